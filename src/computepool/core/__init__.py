@@ -1,0 +1,1 @@
+"""Rules only: no I/O, clock, randomness, environment, logging or async. Same input, same answer."""

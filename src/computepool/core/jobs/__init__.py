@@ -1,0 +1,1 @@
+"""What a job is, which states its slices pass through, and who may finish one."""

@@ -1,0 +1,20 @@
+"""Whether a slice whose attempt ended without a result is tried again."""
+
+from __future__ import annotations
+
+from computepool.core.jobs.cause import SPENDS_RETRY, Cause
+
+# "I have checkpointed, queue me again": the program asks for it, so it is no failure.
+EXIT_CODE_CHECKPOINTED = 85
+
+# Attempts that ended through nobody's fault are free, but not without end.
+ATTEMPTS_MAX = 100
+
+
+def spends_retry(cause: Cause | None) -> bool:
+    return cause in SPENDS_RETRY
+
+
+def is_tried_again(*, failure_count: int, attempt_count: int, retries: int) -> bool:
+    """`failure_count` counts the ends that spent the budget, the present one included."""
+    return failure_count <= retries and attempt_count < ATTEMPTS_MAX

@@ -1,0 +1,176 @@
+"""What a submitter asks for, and the rules that a request must keep before anything is stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from computepool.core.jobs.isolation import IsolationLevel
+
+SLICES_MAX = 100_000
+SCRIPT_BYTES_MAX = 1_000_000
+FILES_MAX = 1_000
+ENV_COUNT_MAX = 128
+ENV_BYTES_MAX = 32_768
+COMMAND_BYTES_MAX = 65_536
+NAME_LENGTH_MAX = 200
+RETRIES_MAX = 20
+WALL_SECONDS_MAX = 14 * 86_400
+PRIORITY_RANGE = range(-10, 11)
+
+# The node places the inline script under this name in the job's folder.
+SCRIPT_FILE_NAME = "main.py"
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+_REGION = re.compile(r"[A-Z]{2}\Z")
+_TIER = re.compile(r"[a-z0-9][a-z0-9-]{0,31}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """Hard gates: a slot that misses one of them never gets the slice. Zero or empty means "any"."""
+
+    gpu: bool = False
+    vram_bytes: int = 0
+    cores: int = 1
+    ram_bytes: int = 512_000_000
+    disk_bytes: int = 1_000_000_000
+    tiers: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+    isolation: IsolationLevel = IsolationLevel.SANDBOXED
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    path: str
+    sha256: str
+    size_bytes: int
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    name: str
+    command: tuple[str, ...]
+    script: str | None = None
+    files: tuple[InputFile, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    requirements: Requirements = Requirements()
+    slice_count: int = 1
+    retries: int = 2
+    wall_seconds: int = 3_600
+    priority: int = 0
+    expires_at: datetime | None = None
+
+
+def list_faults(spec: JobSpec, *, now: datetime) -> list[str]:
+    """Everything that is wrong, at once, each with what would be right."""
+    return [
+        *_size_faults(spec),
+        *_command_faults(spec),
+        *_env_faults(spec.env),
+        *_file_faults(spec),
+        *_requirement_faults(spec.requirements),
+        *_time_faults(spec, now),
+    ]
+
+
+def _size_faults(spec: JobSpec) -> list[str]:
+    faults = []
+    if not 1 <= spec.slice_count <= SLICES_MAX:
+        faults.append(f"slice_count is {spec.slice_count}; a job has 1 to {SLICES_MAX:,} slices")
+    if not 1 <= len(spec.name) <= NAME_LENGTH_MAX:
+        faults.append(f"name has {len(spec.name)} characters; 1 to {NAME_LENGTH_MAX} are allowed")
+    if not 0 <= spec.retries <= RETRIES_MAX:
+        faults.append(f"retries is {spec.retries}; 0 to {RETRIES_MAX} are allowed")
+    if spec.priority not in PRIORITY_RANGE:
+        faults.append(f"priority is {spec.priority}; -10 to 10 are allowed")
+    return faults
+
+
+def _command_faults(spec: JobSpec) -> list[str]:
+    faults = []
+    if not spec.command:
+        faults.append("there is nothing to run: give a command or a script")
+    if sum(len(part.encode()) for part in spec.command) > COMMAND_BYTES_MAX:
+        faults.append(f"the command is longer than {COMMAND_BYTES_MAX:,} bytes; put it into a script file")
+    if any("\0" in part for part in spec.command):
+        faults.append("the command contains a NUL byte")
+    if spec.script is not None and len(spec.script.encode()) > SCRIPT_BYTES_MAX:
+        faults.append(
+            f"the script has {len(spec.script.encode()):,} bytes; inline scripts hold {SCRIPT_BYTES_MAX:,}. "
+            "Upload it as a file (PUT /v1/artifacts) and name it in files"
+        )
+    return faults
+
+
+def _env_faults(env: Mapping[str, str]) -> list[str]:
+    faults = []
+    if len(env) > ENV_COUNT_MAX:
+        faults.append(f"env has {len(env)} variables; {ENV_COUNT_MAX} are allowed")
+    if sum(len(k.encode()) + len(v.encode()) for k, v in env.items()) > ENV_BYTES_MAX:
+        faults.append(f"env is larger than {ENV_BYTES_MAX:,} bytes; put large values into a file")
+    for name, value in env.items():
+        if not _ENV_NAME.match(name):
+            faults.append(f"env name {name!r} is not letters, digits and underscores")
+        elif name.startswith(("COMPUTEPOOL_", "LD_")):
+            faults.append(f"env name {name} is reserved; choose another")
+        if "\0" in value:
+            faults.append(f"env {name} contains a NUL byte")
+    return faults
+
+
+def _file_faults(spec: JobSpec) -> list[str]:
+    faults = []
+    if len(spec.files) > FILES_MAX:
+        faults.append(f"there are {len(spec.files)} files; {FILES_MAX:,} are allowed: pack them into an archive")
+    seen = {SCRIPT_FILE_NAME} if spec.script is not None else set()
+    for file in spec.files:
+        if not is_safe_relative_path(file.path):
+            faults.append(f"file path {file.path!r} must be relative, without '..', at most 512 characters")
+        if file.path in seen:
+            faults.append(f"file path {file.path!r} is given twice")
+        if not _SHA256.match(file.sha256):
+            faults.append(f"file {file.path!r} needs its sha256 as 64 lower-case hex digits")
+        if file.size_bytes < 0:
+            faults.append(f"file {file.path!r} has a negative size")
+        seen.add(file.path)
+    return faults
+
+
+def is_safe_relative_path(path: str) -> bool:
+    """Whether a path stays inside the folder it is joined to."""
+    if not path or len(path) > 512 or path.startswith("/") or "\\" in path or "\0" in path:
+        return False
+    return all(part not in ("", ".", "..") for part in path.split("/"))
+
+
+def _requirement_faults(need: Requirements) -> list[str]:
+    faults = []
+    for name in ("vram_bytes", "ram_bytes", "disk_bytes"):
+        value = getattr(need, name)
+        if not 0 <= value <= 1 << 50:
+            faults.append(f"requirements.{name} is {value}; it must be between 0 and 2^50")
+    if not 1 <= need.cores <= 1024:
+        faults.append(f"requirements.cores is {need.cores}; it must be between 1 and 1024")
+    strange_regions = [r for r in need.regions if not _REGION.match(r)]
+    strange_tiers = [t for t in need.tiers if not _TIER.match(t)]
+    faults += [f"region {r!r} is not an ISO-2 country code such as IN or DE" for r in strange_regions]
+    faults += [f"tier {t!r} is not a tier name such as rtx-4090" for t in strange_tiers]
+    if len(need.tiers) > 32 or len(need.regions) > 250:
+        faults.append("too many tiers or regions are listed")
+    return faults
+
+
+def _time_faults(spec: JobSpec, now: datetime) -> list[str]:
+    faults = []
+    if not 1 <= spec.wall_seconds <= WALL_SECONDS_MAX:
+        faults.append(f"wall_seconds is {spec.wall_seconds}; 1 to {WALL_SECONDS_MAX:,} are allowed")
+    if spec.expires_at is not None and spec.expires_at.tzinfo is None:
+        faults.append("expires_at needs a time zone")
+    elif spec.expires_at is not None and spec.expires_at <= now:
+        faults.append("expires_at lies in the past")
+    return faults

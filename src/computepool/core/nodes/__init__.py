@@ -1,0 +1,1 @@
+"""What a node is to the grid."""

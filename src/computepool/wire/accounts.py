@@ -1,0 +1,116 @@
+"""Accounts, keys and sign-in."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from computepool.core.accounts.roles import Role, SignUp
+from computepool.wire.nodes import HubKey
+
+
+class HubView(msgspec.Struct, frozen=True, kw_only=True):
+    hub_id: UUID
+    version: str
+    demo: bool
+    sign_up: SignUp
+    beat_seconds: float
+    lease_seconds: float
+    hub_keys: list[HubKey]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    queued_slices_max: int
+    stored_bytes_max: int
+    calls_per_minute_max: int
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    id: UUID
+    email: str
+    name: str
+    roles: list[Role]
+    limits: Limits
+    stored_bytes: int
+    created_at: datetime
+    suspended_at: datetime | None = None
+
+
+class AccountPage(msgspec.Struct, frozen=True, kw_only=True):
+    accounts: list[Account]
+
+
+class SignUpRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    email: str
+    name: str = ""
+    password: str | None = None
+    invite: str | None = None
+
+
+class SignInRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Either a one-time link's token, or email and password."""
+
+    link_token: str | None = None
+    email: str | None = None
+    password: str | None = None
+
+
+class SetPassword(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    password: str
+
+
+class SignInLink(msgspec.Struct, frozen=True, kw_only=True):
+    token: str
+    path: str
+    expires_at: datetime
+
+
+class CreateInvite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    roles: tuple[Role, ...] = (Role.SUBMITTER, Role.OWNER)
+    expires_seconds: int = 7 * 86_400
+
+
+class Invite(msgspec.Struct, frozen=True, kw_only=True):
+    invite: str
+    expires_at: datetime
+
+
+class CreateKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str = ""
+    # Which of the account's roles the key may act in; all of them when empty.
+    roles: tuple[Role, ...] = ()
+    expires_seconds: int | None = None
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    id: UUID
+    name: str
+    roles: list[Role]
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    last_used_at: datetime | None = None
+
+
+class CreatedKey(msgspec.Struct, frozen=True, kw_only=True):
+    """`secret` is shown here once and never again."""
+
+    key: Key
+    secret: str
+
+
+class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
+    keys: list[Key]
+
+
+class SignedIn(msgspec.Struct, frozen=True, kw_only=True):
+    account: Account
+    key: CreatedKey
+
+
+class RotatedKeys(msgspec.Struct, frozen=True, kw_only=True):
+    hub_keys: list[HubKey]
+    # From this moment on job tokens are signed by the new key.
+    signs_from: datetime

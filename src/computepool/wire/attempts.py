@@ -1,0 +1,113 @@
+"""The calls a node makes all day: next, heartbeat, complete, logs."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from computepool.core.jobs.cause import Cause
+from computepool.core.jobs.isolation import IsolationLevel
+from computepool.wire.jobs import InputFile, OutputFile
+
+
+class NextRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`running` lists every attempt the agent holds, from the moment its assignment arrived until
+    its completion was answered. `free_slots` can only lower what the hub believes to be free."""
+
+    boot_id: UUID
+    free_slots: tuple[str, ...] = ()
+    running: tuple[UUID, ...] = ()
+    wait_seconds: float = 0.0
+
+
+class RunOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What the sandbox is to do. Its bytes are what the job token's `order_sha256` covers."""
+
+    attempt_id: UUID
+    job_id: UUID
+    slice_index: int
+    slice_count: int
+    attempt_number: int
+    slot: str
+    command: tuple[str, ...]
+    script: str | None
+    files: tuple[InputFile, ...]
+    env: dict[str, str]
+    vram_bytes: int
+    cores: int
+    ram_bytes: int
+    disk_bytes: int
+    wall_seconds: int
+    isolation: IsolationLevel
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    attempt_id: UUID
+    slot: str
+    # Proof of the lease; sent back with every word about this attempt.
+    lease_secret: str
+    lease_seconds: float
+    # EdDSA JWT: aud this node, jti the attempt, order_sha256 over `order`, exp within minutes.
+    token: str
+    # The RunOrder as JSON text, exactly the bytes that were hashed.
+    order: str
+
+
+class Controls(msgspec.Struct, frozen=True, kw_only=True):
+    """What the hub wants of the node, besides running things."""
+
+    # Attempts to stop at once, with the reason.
+    stop: dict[UUID, Cause] = {}
+    # Finish what runs, take nothing more, then end.
+    drain: bool = False
+    # Finish what runs, take nothing more, keep calling.
+    pause: bool = False
+
+
+class NextAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """204 stands for an answer without assignments or controls."""
+
+    assignments: list[Assignment] = []
+    controls: Controls = Controls()
+
+
+class HeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    boot_id: UUID
+    running: tuple[UUID, ...] = ()
+
+
+class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    beat_seconds: float
+    lease_seconds: float
+    controls: Controls = Controls()
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    run_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    memory_bytes_peak: int = 0
+
+
+class CompleteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The end of an attempt. `cause` absent means success. Outputs were uploaded before this call."""
+
+    attempt_id: UUID
+    lease_secret: str
+    boot_id: UUID
+    exit_code: int | None = None
+    cause: Cause | None = None
+    message: str = ""
+    usage: Usage = Usage()
+    outputs: tuple[OutputFile, ...] = ()
+    # Hash over the outputs' manifest; see docs/reference/node-protocol.md.
+    result_sha256: str = ""
+    # Node-signed JWT over attempt, result hash and usage.
+    receipt: str = ""
+
+
+class CompleteAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`accepted` is false when the attempt is recorded but delivered no result that counts."""
+
+    accepted: bool
+    repeated: bool = False

@@ -1,0 +1,140 @@
+"""Jobs as submitters see them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from computepool.core.jobs.cause import Cause
+from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.jobs.state import AttemptState, JobState, SliceState
+
+
+class Requirements(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Hard gates. A slot that misses one never gets the slice; absent means any."""
+
+    gpu: bool = False
+    vram_bytes: int = 0
+    cores: int = 1
+    ram_bytes: int = 512_000_000
+    disk_bytes: int = 1_000_000_000
+    tiers: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+    isolation: IsolationLevel = IsolationLevel.SANDBOXED
+
+
+class InputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    path: str
+    sha256: str
+    size_bytes: int
+    executable: bool = False
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to run. With `script` and no `command`, the script is run by python3."""
+
+    name: str = "job"
+    script: str | None = None
+    command: tuple[str, ...] = ()
+    files: tuple[InputFile, ...] = ()
+    env: dict[str, str] = {}
+    requirements: Requirements = Requirements()
+    slice_count: int = 1
+    retries: int = 2
+    wall_seconds: int = 3_600
+    priority: int = 0
+    expires_at: datetime | None = None
+
+
+class SliceCounts(msgspec.Struct, frozen=True, kw_only=True):
+    queued: int = 0
+    leased: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    id: UUID
+    name: str
+    state: JobState
+    slice_count: int
+    counts: SliceCounts
+    priority: int
+    retries: int
+    wall_seconds: int
+    requirements: Requirements
+    created_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    expires_at: datetime | None = None
+
+
+class JobPage(msgspec.Struct, frozen=True, kw_only=True):
+    jobs: list[Job]
+    # Hand it back as ?cursor= for the next page; absent on the last one.
+    cursor: str | None = None
+
+
+class OutputFile(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    sha256: str
+    size_bytes: int
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    id: UUID
+    number: int
+    node_id: UUID
+    slot: str
+    state: AttemptState
+    leased_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    run_seconds: float | None = None
+    exit_code: int | None = None
+    cause: Cause | None = None
+    message: str | None = None
+
+
+class Slice(msgspec.Struct, frozen=True, kw_only=True):
+    index: int
+    state: SliceState
+    attempt_count: int
+    cause: Cause | None = None
+    message: str | None = None
+    outputs: list[OutputFile] = []
+    attempts: list[Attempt] = []
+
+
+class SlicePage(msgspec.Struct, frozen=True, kw_only=True):
+    slices: list[Slice]
+    # Hand it back as ?after= for the next page; absent on the last one.
+    next_after: int | None = None
+
+
+class LogPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of one attempt's log. Ask again from `next_offset` until `complete`."""
+
+    attempt_id: UUID | None
+    attempt_number: int
+    text: str
+    next_offset: int
+    # The attempt has ended and nothing more will come for it.
+    complete: bool
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    id: int
+    at: datetime
+    kind: str
+    job_id: UUID | None = None
+    node_id: UUID | None = None
+    body: dict[str, object] = {}
+
+
+class EventPage(msgspec.Struct, frozen=True, kw_only=True):
+    events: list[Event]

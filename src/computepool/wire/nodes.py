@@ -1,0 +1,110 @@
+"""Nodes: enrolment, and what their owners see."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import Enum
+from uuid import UUID
+
+import msgspec
+
+from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.nodes.state import NodeState
+from computepool.core.placement.slot import SlotKind
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    vram_bytes: int
+    driver: str = ""
+
+
+class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the agent found. `cpu_slots` is how many CPU jobs the owner lets run beside the GPU ones."""
+
+    gpus: tuple[Gpu, ...] = ()
+    cpu_name: str = ""
+    cores: int
+    ram_bytes: int
+    disk_bytes: int
+    cpu_slots: int = 1
+
+
+class EnrolNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    # Raw Ed25519 public key, base64url without padding. The private key never leaves the node.
+    public_key: str
+    hardware: Hardware
+    isolation: IsolationLevel
+    region: str | None = None
+    synthetic: bool = False
+    agent_version: str = ""
+
+
+class HubKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key the hub signs job tokens with; the agent pins these at enrolment."""
+
+    kid: str
+    public_key: str
+
+
+class EnrolledNode(msgspec.Struct, frozen=True, kw_only=True):
+    node_id: UUID
+    hub_id: UUID
+    token: str
+    token_seconds: int
+    hub_keys: list[HubKey]
+
+
+class RenewToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`assertion` is a JWT signed by the node's own key: iss and sub the node's id, aud the hub's id."""
+
+    assertion: str
+
+
+class NodeToken(msgspec.Struct, frozen=True, kw_only=True):
+    token: str
+    token_seconds: int
+    # The hub's present keys as JWTs, one signed by each live key: an agent trusts a new key
+    # only if one that it has pinned vouches for it.
+    hub_keys_signed: list[str]
+
+
+class SlotView(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    kind: SlotKind
+    tier: str
+    vram_bytes: int
+    cores: int
+    ram_bytes: int
+    disk_bytes: int
+    busy: bool = False
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    id: UUID
+    name: str
+    state: NodeState
+    online: bool
+    synthetic: bool
+    isolation: IsolationLevel
+    hardware: Hardware
+    slots: list[SlotView]
+    created_at: datetime
+    region: str | None = None
+    last_seen_at: datetime | None = None
+    agent_version: str = ""
+
+
+class NodePage(msgspec.Struct, frozen=True, kw_only=True):
+    nodes: list[Node]
+    cursor: str | None = None
+
+
+class NodeChange(str, Enum):
+    """What an owner may do with a node."""
+
+    DRAIN = "drain"
+    PAUSE = "pause"
+    RESUME = "resume"
+    REMOVE = "remove"
