@@ -39,6 +39,8 @@ class RunOrder(msgspec.Struct, frozen=True, kw_only=True):
     ram_bytes: int
     disk_bytes: int
     wall_seconds: int
+    # Bytes of log that are kept; what a job prints beyond them is dropped.
+    log_bytes: int
     isolation: IsolationLevel
 
 
@@ -111,3 +113,9 @@ class CompleteAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     accepted: bool
     repeated: bool = False
+
+
+class LogAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Send the next piece from here; what the hub has already is never stored twice."""
+
+    next_offset: int
