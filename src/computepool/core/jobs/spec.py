@@ -84,6 +84,8 @@ def _size_faults(spec: JobSpec) -> list[str]:
         faults.append(f"slice_count is {spec.slice_count}; a job has 1 to {SLICES_MAX:,} slices")
     if not 1 <= len(spec.name) <= NAME_LENGTH_MAX:
         faults.append(f"name has {len(spec.name)} characters; 1 to {NAME_LENGTH_MAX} are allowed")
+    if "\0" in spec.name or "\0" in (spec.script or ""):
+        faults.append("name or script contains a NUL character")
     if not 0 <= spec.retries <= RETRIES_MAX:
         faults.append(f"retries is {spec.retries}; 0 to {RETRIES_MAX} are allowed")
     if spec.priority not in PRIORITY_RANGE:
@@ -133,12 +135,16 @@ def _file_faults(spec: JobSpec) -> list[str]:
             faults.append(f"file path {file.path!r} must be relative, without '..', at most 512 characters")
         if file.path in seen:
             faults.append(f"file path {file.path!r} is given twice")
-        if not _SHA256.match(file.sha256):
+        if not is_sha256(file.sha256):
             faults.append(f"file {file.path!r} needs its sha256 as 64 lower-case hex digits")
         if file.size_bytes < 0:
             faults.append(f"file {file.path!r} has a negative size")
         seen.add(file.path)
     return faults
+
+
+def is_sha256(text: str) -> bool:
+    return _SHA256.match(text) is not None
 
 
 def is_safe_relative_path(path: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from enum import Enum
 
 
@@ -35,3 +36,7 @@ def change_node(state: NodeState, change: str) -> NodeState | None:
         if state is wanted:
             return state
     return NODE_CHANGES.get((state, change))
+
+
+def is_online(last_seen_at: datetime | None, *, now: datetime, silence_seconds_max: float) -> bool:
+    return last_seen_at is not None and now - last_seen_at <= timedelta(seconds=silence_seconds_max)

@@ -1,0 +1,7 @@
+"""`python -m computepool.hub`."""
+
+import sys
+
+from computepool.hub.main import main
+
+sys.exit(main())

@@ -1,0 +1,38 @@
+"""What one hub process is made of. Built once, in `main.py`, and handed to the transports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from computepool.hub.blobs.local import LocalBlobs
+from computepool.hub.config import HubSettings
+from computepool.hub.dispatch.beats import Beats
+from computepool.hub.dispatch.parked import ParkedCalls
+from computepool.hub.dispatch.rounds import Rounds
+from computepool.hub.metrics import HubMetrics
+from computepool.hub.services.callers import Callers
+from computepool.hub.services.keyring import Keyring
+from computepool.hub.services.rate_limits import RateLimits
+from computepool.hub.store.connect import Pool
+
+
+@dataclass(slots=True)
+class Hub:
+    settings: HubSettings
+    pool: Pool
+    keyring: Keyring
+    blobs: LocalBlobs
+    callers: Callers
+    parked: ParkedCalls
+    rounds: Rounds
+    beats: Beats
+    metrics: HubMetrics
+    rate_limits: RateLimits = field(default_factory=RateLimits)
+    # The beat that nodes are told, stretched with the fleet.
+    beat_seconds: float = 30.0
+    # Set when the process is asked to end: no call is parked any more.
+    closing: bool = False
+
+    def close_calls(self) -> None:
+        self.closing = True
+        self.parked.dismiss_all()

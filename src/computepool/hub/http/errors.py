@@ -1,0 +1,63 @@
+"""One table from error class to status."""
+
+from __future__ import annotations
+
+import asyncpg
+import msgspec
+from starlette.responses import Response
+
+from computepool.core import errors
+from computepool.core.jobs.state import IllegalTransition
+from computepool.settings import InvalidSettings
+from computepool.wire.errors import ErrorBody
+
+STATUS: dict[type[errors.ComputePoolError], int] = {
+    errors.ComputePoolError: 500,
+    errors.InvalidRequest: 400,
+    errors.InvalidSpec: 400,
+    errors.PayloadTooLarge: 413,
+    errors.Unauthenticated: 401,
+    errors.Forbidden: 403,
+    errors.SignUpClosed: 403,
+    errors.SyntheticRefused: 403,
+    errors.AccountSuspended: 403,
+    errors.NotFound: 404,
+    errors.Conflict: 409,
+    errors.IdempotencyMismatch: 409,
+    errors.StaleLease: 409,
+    errors.StaleBoot: 409,
+    errors.NameTaken: 409,
+    errors.NodeRemoved: 409,
+    errors.LimitExceeded: 429,
+    errors.RateLimited: 429,
+    errors.HubUnavailable: 503,
+    errors.StoreError: 507,
+    InvalidSettings: 500,
+    IllegalTransition: 500,
+}
+
+# The database is away, is ending, or asks us to try again: nothing the caller did.
+AWAY = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.exceptions.OperatorInterventionError,
+    asyncpg.exceptions.InsufficientResourcesError,
+    asyncpg.exceptions.TransactionRollbackError,
+    asyncpg.exceptions.LockNotAvailableError,
+    # What a connection says that was closed under a running transaction.
+    asyncpg.exceptions.InternalClientError,
+)
+
+
+def to_response(error: errors.ComputePoolError) -> Response:
+    body = ErrorBody(code=error.code, message=error.message, retryable=error.retryable, details=error.details)
+    headers = {}
+    if error.retryable:
+        headers["Retry-After"] = str(error.details.get("retry_after_seconds", 1))
+    if isinstance(error, errors.Unauthenticated):
+        headers["WWW-Authenticate"] = "Bearer"
+    return Response(
+        msgspec.json.encode(body), status_code=STATUS[type(error)], media_type="application/json", headers=headers
+    )

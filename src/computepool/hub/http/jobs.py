@@ -1,0 +1,208 @@
+"""Jobs, as submitters see them."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from computepool.core.jobs.state import AttemptState, JobState, SliceState
+from computepool.hub.http.routing import Access, Call, Routes
+from computepool.hub.services import jobs as service
+from computepool.hub.services.jobs import SliceDetail
+from computepool.hub.store.attempts import AttemptRow
+from computepool.hub.store.jobs import Job
+from computepool.wire import jobs as wire
+
+routes = Routes()
+
+PAGE_MAX = 500
+# Room for a script of the largest size even when every character of it is escaped.
+SUBMIT_BYTES_MAX = 8_000_000
+
+
+class JobsQuery(msgspec.Struct, frozen=True, kw_only=True):
+    limit: int = 50
+    cursor: UUID | None = None
+    state: JobState | None = None
+
+
+class SlicesQuery(msgspec.Struct, frozen=True, kw_only=True):
+    after: int = -1
+    limit: int = 100
+    state: SliceState | None = None
+
+
+class LogQuery(msgspec.Struct, frozen=True, kw_only=True):
+    offset: int = 0
+    attempt: int | None = None
+
+
+class EventsQuery(msgspec.Struct, frozen=True, kw_only=True):
+    after: int = 0
+    limit: int = 200
+
+
+@routes.add(
+    "POST",
+    "/v1/jobs",
+    Access.SUBMITTER,
+    body=wire.JobSpec,
+    answer=wire.Job,
+    status=201,
+    body_bytes_max=SUBMIT_BYTES_MAX,
+)
+async def submit_job(call: Call) -> wire.Job:
+    """Submit a job. With an Idempotency-Key header it is safe to repeat."""
+    key = call.request.headers.get("idempotency-key")
+    job = await service.submit_job(call.hub.pool, call.account, call.body, idempotency_key=key)
+    call.hub.rounds.wake()
+    return to_job(job)
+
+
+@routes.add("GET", "/v1/jobs", Access.ACCOUNT, query=JobsQuery, answer=wire.JobPage)
+async def list_jobs(call: Call) -> wire.JobPage:
+    """The caller's jobs, newest first; an operator sees everyone's."""
+    query: JobsQuery = call.query
+    limit = _page(query.limit)
+    jobs = await service.list_jobs(call.hub.pool, call.account, before=query.cursor, state=query.state, limit=limit)
+    cursor = str(jobs[-1].id) if len(jobs) == limit else None
+    return wire.JobPage(jobs=[to_job(job) for job in jobs], cursor=cursor)
+
+
+@routes.add("GET", "/v1/jobs/{job_id}", Access.ACCOUNT, answer=wire.Job)
+async def get_job(call: Call) -> wire.Job:
+    """One job with the counts of its slices."""
+    return to_job(await service.get_job(call.hub.pool, call.account, call.path["job_id"]))
+
+
+@routes.add("POST", "/v1/jobs/{job_id}/cancel", Access.SUBMITTER, answer=wire.Job)
+async def cancel_job(call: Call) -> wire.Job:
+    """Cancel what is unfinished. Asking twice is no mistake."""
+    job = await service.cancel_job(call.hub.pool, call.account, call.path["job_id"])
+    call.hub.rounds.wake()
+    return to_job(job)
+
+
+@routes.add("GET", "/v1/jobs/{job_id}/slices", Access.ACCOUNT, query=SlicesQuery, answer=wire.SlicePage)
+async def list_slices(call: Call) -> wire.SlicePage:
+    """A job's slices with their attempts and output files."""
+    query: SlicesQuery = call.query
+    limit = _page(query.limit)
+    slices = await service.list_slices(
+        call.hub.pool,
+        call.account,
+        call.path["job_id"],
+        after=max(-1, min(query.after, 1_000_000)),
+        limit=limit,
+        state=query.state,
+    )
+    next_after = slices[-1].slice.slice_index if len(slices) == limit else None
+    return wire.SlicePage(slices=[to_slice(detail) for detail in slices], next_after=next_after)
+
+
+@routes.add("GET", "/v1/jobs/{job_id}/slices/{index}", Access.ACCOUNT, answer=wire.Slice)
+async def get_slice(call: Call) -> wire.Slice:
+    """One slice."""
+    return to_slice(await service.get_slice(call.hub.pool, call.account, call.path["job_id"], call.path["index"]))
+
+
+@routes.add("GET", "/v1/jobs/{job_id}/slices/{index}/logs", Access.ACCOUNT, query=LogQuery, answer=wire.LogPage)
+async def read_log(call: Call) -> wire.LogPage:
+    """A piece of a slice's log: of its newest attempt, or of the attempt asked for."""
+    query: LogQuery = call.query
+    piece = await service.read_log(
+        call.hub.pool,
+        call.account,
+        call.path["job_id"],
+        call.path["index"],
+        attempt_number=query.attempt,
+        offset=max(0, min(query.offset, 1 << 60)),
+    )
+    return wire.LogPage(
+        attempt_id=piece.attempt_id,
+        attempt_number=piece.attempt_number,
+        text=piece.content.decode(errors="replace"),
+        next_offset=piece.next_offset,
+        complete=piece.complete,
+    )
+
+
+@routes.add("GET", "/v1/jobs/{job_id}/events", Access.ACCOUNT, query=EventsQuery, answer=wire.EventPage)
+async def list_events(call: Call) -> wire.EventPage:
+    """What happened to a job, in order."""
+    query: EventsQuery = call.query
+    rows = await service.list_events(
+        call.hub.pool,
+        call.account,
+        call.path["job_id"],
+        after=max(0, min(query.after, 1 << 60)),
+        limit=_page(query.limit),
+    )
+    return wire.EventPage(
+        events=[
+            wire.Event(id=e.id, at=e.at, kind=e.kind, job_id=e.job_id, node_id=e.node_id, body=e.body) for e in rows
+        ]
+    )
+
+
+def _page(limit: int) -> int:
+    return max(1, min(limit, PAGE_MAX))
+
+
+def to_job(job: Job) -> wire.Job:
+    ended = job.succeeded_count + job.failed_count + job.cancelled_count
+    return wire.Job(
+        id=job.id,
+        name=job.name,
+        state=job.state,
+        slice_count=job.slice_count,
+        counts=wire.SliceCounts(
+            queued=max(0, job.slice_count - ended - job.leased_count - job.running_count),
+            leased=job.leased_count,
+            running=job.running_count,
+            succeeded=job.succeeded_count,
+            failed=job.failed_count,
+            cancelled=job.cancelled_count,
+        ),
+        priority=job.priority,
+        retries=job.retries,
+        wall_seconds=job.wall_seconds,
+        requirements=msgspec.convert(job.spec.get("requirements", {}), wire.Requirements),
+        created_at=job.created_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        expires_at=job.expires_at,
+    )
+
+
+def to_slice(detail: SliceDetail) -> wire.Slice:
+    attempts = detail.attempts
+    accepted = [a for a in attempts if a.state is AttemptState.SUCCEEDED]
+    outputs = [msgspec.convert(o, wire.OutputFile) for a in accepted for o in a.outputs]
+    return wire.Slice(
+        index=detail.slice.slice_index,
+        state=detail.slice.state,
+        attempt_count=detail.slice.attempt_count,
+        cause=detail.slice.cause,
+        message=attempts[-1].message or None if attempts else None,
+        outputs=outputs,
+        attempts=[to_attempt(attempt) for attempt in attempts],
+    )
+
+
+def to_attempt(attempt: AttemptRow) -> wire.Attempt:
+    return wire.Attempt(
+        id=attempt.id,
+        number=attempt.number,
+        node_id=attempt.node_id,
+        slot=attempt.slot,
+        state=attempt.state,
+        leased_at=attempt.leased_at,
+        started_at=attempt.started_at,
+        finished_at=attempt.finished_at,
+        run_seconds=attempt.run_seconds,
+        exit_code=attempt.exit_code,
+        cause=attempt.cause,
+        message=attempt.message or None,
+    )

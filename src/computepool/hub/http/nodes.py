@@ -1,0 +1,127 @@
+"""Nodes: enrolment and what owners do with them."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from computepool import clock
+from computepool.core.nodes.state import is_online
+from computepool.hub.http.routing import Access, Call, Routes
+from computepool.hub.services import nodes as service
+from computepool.hub.services.nodes import NodeWithSlots
+from computepool.wire import nodes as wire
+
+routes = Routes()
+
+PAGE_MAX = 500
+
+
+class NodesQuery(msgspec.Struct, frozen=True, kw_only=True):
+    limit: int = 100
+    cursor: UUID = UUID(int=0)
+
+
+@routes.add("POST", "/v1/nodes", Access.OWNER, body=wire.EnrolNode, answer=wire.EnrolledNode, status=201)
+async def enrol_node(call: Call) -> wire.EnrolledNode:
+    """Enrol a machine under the owner's account. The same key pair is the same node."""
+    hub = call.hub
+    node_id = await service.enrol_node(hub.pool, hub.settings, call.account, call.body)
+    return wire.EnrolledNode(
+        node_id=node_id,
+        hub_id=hub.keyring.hub_id,
+        token=service.issue_token(hub.keyring, hub.settings, node_id),
+        token_seconds=hub.settings.node_token_seconds,
+        hub_keys=hub.keyring.public_keys(),
+    )
+
+
+@routes.add("POST", "/v1/nodes/token", Access.PUBLIC, body=wire.RenewToken, answer=wire.NodeToken)
+async def renew_token(call: Call) -> wire.NodeToken:
+    """A fresh node token, for a node that proves it holds its private key."""
+    hub = call.hub
+    node_id = await service.verify_assertion(hub.pool, hub.keyring, call.body.assertion)
+    return wire.NodeToken(
+        token=service.issue_token(hub.keyring, hub.settings, node_id),
+        token_seconds=hub.settings.node_token_seconds,
+        hub_keys_signed=hub.keyring.vouch_for_keys(node_id),
+    )
+
+
+@routes.add("GET", "/v1/nodes", Access.ACCOUNT, query=NodesQuery, answer=wire.NodePage)
+async def list_nodes(call: Call) -> wire.NodePage:
+    """The caller's nodes; an operator sees everyone's."""
+    limit = max(1, min(call.query.limit, PAGE_MAX))
+    found = await service.list_nodes(call.hub.pool, call.account, after=call.query.cursor, limit=limit)
+    cursor = str(found[-1].node.id) if len(found) == limit else None
+    return wire.NodePage(nodes=[_to_node(call, node) for node in found], cursor=cursor)
+
+
+@routes.add("GET", "/v1/nodes/{node_id}", Access.ACCOUNT, answer=wire.Node)
+async def get_node(call: Call) -> wire.Node:
+    """One node with its slots."""
+    return _to_node(call, await service.get_node(call.hub.pool, call.account, call.path["node_id"]))
+
+
+@routes.add("POST", "/v1/nodes/{node_id}/drain", Access.OWNER, answer=wire.Node)
+async def drain_node(call: Call) -> wire.Node:
+    """Finish what runs, take nothing more; the agent ends then."""
+    return await _change(call, wire.NodeChange.DRAIN)
+
+
+@routes.add("POST", "/v1/nodes/{node_id}/pause", Access.OWNER, answer=wire.Node)
+async def pause_node(call: Call) -> wire.Node:
+    """Finish what runs, take nothing more until resumed."""
+    return await _change(call, wire.NodeChange.PAUSE)
+
+
+@routes.add("POST", "/v1/nodes/{node_id}/resume", Access.OWNER, answer=wire.Node)
+async def resume_node(call: Call) -> wire.Node:
+    """Take work again."""
+    return await _change(call, wire.NodeChange.RESUME)
+
+
+@routes.add("POST", "/v1/nodes/{node_id}/remove", Access.OWNER, answer=wire.Node)
+async def remove_node(call: Call) -> wire.Node:
+    """Refuse this node's token for good; its history stays."""
+    node = await _change(call, wire.NodeChange.REMOVE)
+    call.hub.callers.forget_all()
+    return node
+
+
+async def _change(call: Call, change: wire.NodeChange) -> wire.Node:
+    changed = await service.change_node_state(call.hub.pool, call.account, call.path["node_id"], change.value)
+    call.hub.rounds.wake()
+    return _to_node(call, changed)
+
+
+def _to_node(call: Call, found: NodeWithSlots) -> wire.Node:
+    node = found.node
+    silence = call.hub.settings.lease_seconds
+    return wire.Node(
+        id=node.id,
+        name=node.name,
+        state=node.state,
+        online=is_online(node.last_seen_at, now=clock.now(), silence_seconds_max=silence),
+        synthetic=node.synthetic,
+        isolation=node.isolation,
+        hardware=msgspec.convert(node.hardware, wire.Hardware),
+        slots=[
+            wire.SlotView(
+                name=stored.slot.name,
+                kind=stored.slot.kind,
+                tier=stored.slot.tier,
+                vram_bytes=stored.slot.vram_bytes,
+                cores=stored.slot.cores,
+                ram_bytes=stored.slot.ram_bytes,
+                disk_bytes=stored.slot.disk_bytes,
+                busy=stored.busy,
+            )
+            for stored in found.slots
+        ],
+        created_at=node.created_at,
+        region=node.region,
+        last_seen_at=node.last_seen_at,
+        agent_version=node.agent_version,
+    )

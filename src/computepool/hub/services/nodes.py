@@ -1,0 +1,220 @@
+"""Nodes: enrolment, tokens, boots, and what owners do with them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import jwt
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from computepool import clock, entropy
+from computepool.core.accounts.roles import Role
+from computepool.core.errors import (
+    Conflict,
+    InvalidRequest,
+    NodeRemoved,
+    NotFound,
+    StaleBoot,
+    SyntheticRefused,
+    Unauthenticated,
+)
+from computepool.core.ids import AttemptId, NodeId
+from computepool.core.jobs.cause import Cause
+from computepool.core.jobs.lease import Decision, decide_loss, next_boot
+from computepool.core.nodes.slots import GpuCard, Machine, cut_into_slots, list_machine_faults
+from computepool.core.nodes.state import NodeState, change_node
+from computepool.hub.config import HubSettings
+from computepool.hub.services.callers import AccountCaller
+from computepool.hub.services.keyring import NODE_TOKEN_TYPE, Keyring, decode_token, from_base64
+from computepool.hub.services.transitions import lock_snapshot
+from computepool.hub.store import attempts as attempt_store
+from computepool.hub.store import events as event_store
+from computepool.hub.store import hub as hub_store
+from computepool.hub.store import nodes as node_store
+from computepool.hub.store.connect import Connection, Pool
+from computepool.hub.store.events import NewEvent
+from computepool.hub.store.nodes import Node, StoredSlot
+from computepool.wire.nodes import EnrolNode
+
+ASSERTION_SECONDS_MAX = 120
+_REGION = re.compile(r"[A-Z]{2}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWithSlots:
+    node: Node
+    slots: list[StoredSlot]
+
+
+async def enrol_node(pool: Pool, settings: HubSettings, caller: AccountCaller, request: EnrolNode) -> NodeId:
+    public_key = _check_public_key(request.public_key)
+    if request.synthetic and not settings.demo:
+        raise SyntheticRefused(
+            "This hub runs on real machines only. Synthetic nodes may join a demo hub: `computepool demo`."
+        )
+    machine = _to_machine(request)
+    faults = list_machine_faults(machine)
+    if request.region is not None and not _REGION.match(request.region):
+        faults.append(f"region {request.region!r} is not an ISO-2 country code such as IN or DE")
+    texts = [request.name, request.agent_version, request.hardware.cpu_name]
+    texts += [text for gpu in request.hardware.gpus for text in (gpu.name, gpu.driver)]
+    if any("\0" in text or len(text) > 300 for text in texts):
+        faults.append("a name is over-long or contains a NUL character")
+    if not 1 <= len(request.name) <= 100:
+        faults.append("name has 1 to 100 characters")
+    if faults:
+        raise InvalidRequest("The node cannot be enrolled: " + "; ".join(faults) + ".")
+    async with pool.acquire() as conn, conn.transaction():
+        node_id = await node_store.upsert_node(
+            conn,
+            id=NodeId(entropy.new_id()),
+            account_id=caller.account_id,
+            name=request.name,
+            public_key=public_key,
+            synthetic=request.synthetic,
+            isolation=request.isolation,
+            region=request.region,
+            hardware=msgspec.to_builtins(request.hardware),
+            agent_version=request.agent_version[:50],
+        )
+        if node_id is None:
+            raise Conflict("This key pair belongs to another or a removed node. Make a new one and enrol again.")
+        await node_store.replace_slots(conn, node_id=node_id, slots=cut_into_slots(node_id, machine))
+        await event_store.record_events(
+            conn, [NewEvent(kind="node_enrolled", account_id=caller.account_id, node_id=node_id)]
+        )
+    return node_id
+
+
+def issue_token(keyring: Keyring, settings: HubSettings, node_id: NodeId) -> str:
+    now = int(clock.unix_seconds())
+    hub_id = str(keyring.hub_id)
+    claims = {
+        "iss": hub_id,
+        "aud": hub_id,
+        "sub": str(node_id),
+        "iat": now,
+        "exp": now + settings.node_token_seconds,
+        # Two tokens made in the same second must differ, or forgetting one would forget the other.
+        "jti": entropy.new_secret(8),
+    }
+    return keyring.sign(claims, typ=NODE_TOKEN_TYPE)
+
+
+async def verify_assertion(pool: Pool, keyring: Keyring, assertion: str) -> NodeId:
+    """The node proves that it holds its private key; nothing else is needed for a new token."""
+    try:
+        unverified: dict[str, Any] = jwt.decode(assertion, options={"verify_signature": False})
+        node_id = NodeId(UUID(str(unverified["sub"])))
+    except (jwt.PyJWTError, KeyError, ValueError):
+        raise Unauthenticated("The assertion is no JWT that names a node.") from None
+    async with pool.acquire() as conn:
+        node = await node_store.find_node(conn, node_id)
+    if node is None:
+        raise Unauthenticated("This node is unknown here. Enrol it again.")
+    if node.state is NodeState.REMOVED:
+        raise NodeRemoved("The owner has removed this node. Enrol it again with a new key pair.")
+    key = Ed25519PublicKey.from_public_bytes(node.public_key)
+    claims = decode_token(assertion, key, audience=str(keyring.hub_id), require=("iat", "jti", "iss"))
+    if claims["iss"] != str(node_id) or claims["exp"] - claims["iat"] > ASSERTION_SECONDS_MAX:
+        raise Unauthenticated("The assertion must be issued by the node itself and live a minute at most.")
+    return node_id
+
+
+async def record_boot(pool: Pool, node_id: NodeId, boot_id: UUID, running: frozenset[AttemptId]) -> bool:
+    """A call of a boot that this hub has not seen. True when it is a new start of the agent.
+
+    What the new agent does not list is lost, and lost at once: nobody is working on it any more.
+    """
+    async with pool.acquire() as conn, conn.transaction():
+        live = {a.id: a for a in await attempt_store.list_live_by_nodes(conn, [node_id])}
+        missing = {id: (a.job_id, a.slice_index) for id, a in live.items() if id not in running}
+        snapshot = await lock_snapshot(conn, missing.values(), attempt_ids=missing)
+        # The node's row comes after slices and attempts in the order of locks.
+        node = await node_store.lock_node(conn, node_id)
+        if node is None or node.state is NodeState.REMOVED:
+            raise NodeRemoved("The owner has removed this node.")
+        boots = next_boot(node.boot_id, node.past_boot_ids, boot_id)
+        if boots is None:
+            raise StaleBoot("A newer start of this agent is calling already. This one must end.")
+        if boots[0] == node.boot_id:
+            return False
+        await node_store.set_boot(conn, id=node_id, boot_id=boots[0], past_boot_ids=boots[1])
+        for attempt_id, key in missing.items():
+            decision = decide_loss(snapshot.slices[key], snapshot.attempts[attempt_id], Cause.NODE_VANISHED)
+            if isinstance(decision, Decision):
+                snapshot.take(decision)
+        await snapshot.write(conn)
+        await event_store.record_events(
+            conn, [NewEvent(kind="node_booted", account_id=node.account_id, node_id=node_id)]
+        )
+        if missing:
+            await hub_store.notify(conn, "queue")
+    return True
+
+
+async def change_node_state(pool: Pool, caller: AccountCaller, node_id: NodeId, change: str) -> NodeWithSlots:
+    async with pool.acquire() as conn, conn.transaction():
+        node = await node_store.lock_node(conn, node_id)
+        if node is None or not _may_see(caller, node):
+            raise NotFound("There is no such node.")
+        state = change_node(node.state, change)
+        if state is None:
+            raise Conflict(f"A node that is {node.state.value} cannot {change}.")
+        if state is not node.state:
+            await node_store.set_state(conn, id=node_id, state=state)
+            await event_store.record_events(
+                conn, [NewEvent(kind=f"node_{state.value}", account_id=node.account_id, node_id=node_id)]
+            )
+            await hub_store.notify(conn, "controls")
+    return await get_node(pool, caller, node_id)
+
+
+async def get_node(pool: Pool, caller: AccountCaller, node_id: NodeId) -> NodeWithSlots:
+    async with pool.acquire() as conn:
+        node = await node_store.find_node(conn, node_id)
+        if node is None or not _may_see(caller, node):
+            raise NotFound("There is no such node.")
+        return (await _with_slots(conn, [node]))[0]
+
+
+async def list_nodes(pool: Pool, caller: AccountCaller, *, after: UUID, limit: int) -> list[NodeWithSlots]:
+    account_id = None if Role.OPERATOR in caller.roles else caller.account_id
+    async with pool.acquire() as conn:
+        nodes = await node_store.list_nodes(conn, account_id=account_id, after=after, limit=limit)
+        return await _with_slots(conn, nodes)
+
+
+def _may_see(caller: AccountCaller, node: Node) -> bool:
+    return node.account_id == caller.account_id or Role.OPERATOR in caller.roles
+
+
+async def _with_slots(conn: Connection, nodes: list[Node]) -> list[NodeWithSlots]:
+    slots = await node_store.list_slots(conn, [node.id for node in nodes])
+    return [NodeWithSlots(node, [s for s in slots if s.slot.node_id == node.id]) for node in nodes]
+
+
+def _check_public_key(text: str) -> bytes:
+    try:
+        raw = from_base64(text)
+        Ed25519PublicKey.from_public_bytes(raw)
+    except (ValueError, TypeError):
+        raise InvalidRequest("public_key is the node's raw Ed25519 key: 32 bytes, base64url.") from None
+    return raw
+
+
+def _to_machine(request: EnrolNode) -> Machine:
+    hardware = request.hardware
+    return Machine(
+        gpus=[GpuCard(gpu.name, gpu.vram_bytes) for gpu in hardware.gpus],
+        cores=hardware.cores,
+        ram_bytes=hardware.ram_bytes,
+        disk_bytes=hardware.disk_bytes,
+        cpu_slots=hardware.cpu_slots,
+        region=request.region,
+        isolation=request.isolation,
+    )

@@ -1,0 +1,124 @@
+"""Accounts, their one-time links, and invites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from computepool.core.accounts.roles import Role
+from computepool.core.errors import NameTaken
+from computepool.core.ids import AccountId
+from computepool.hub.store.connect import Connection
+from computepool.hub.store.queries import load_queries
+
+_q = load_queries("accounts")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    id: AccountId
+    email: str
+    name: str
+    password_hash: str | None
+    roles: frozenset[Role]
+    queued_slices_max: int
+    stored_bytes_max: int
+    calls_per_minute_max: int
+    stored_bytes: int
+    created_at: datetime
+    suspended_at: datetime | None
+
+
+async def insert_account(
+    conn: Connection,
+    *,
+    id: AccountId,
+    email: str,
+    name: str,
+    password_hash: str | None,
+    roles: Iterable[Role],
+    queued_slices_max: int,
+    stored_bytes_max: int,
+    calls_per_minute_max: int,
+) -> None:
+    try:
+        await _q.insert_account(
+            conn,
+            id=id,
+            email=email,
+            name=name,
+            password_hash=password_hash,
+            roles=sorted(roles),
+            queued_slices_max=queued_slices_max,
+            stored_bytes_max=stored_bytes_max,
+            calls_per_minute_max=calls_per_minute_max,
+        )
+    except asyncpg.UniqueViolationError as error:
+        if error.constraint_name == "accounts_email_unique":
+            raise NameTaken("There is an account with this e-mail already: sign in instead.") from None
+        raise
+
+
+async def find_account(conn: Connection, id: AccountId) -> Account | None:
+    return _to_account(await _q.get_account(conn, id=id))
+
+
+async def find_account_by_email(conn: Connection, email: str) -> Account | None:
+    return _to_account(await _q.find_account_by_email(conn, email=email))
+
+
+async def find_first_operator(conn: Connection) -> Account | None:
+    return _to_account(await _q.find_first_operator(conn))
+
+
+async def list_accounts(conn: Connection, *, after: UUID, limit: int) -> list[Account]:
+    rows = [_to_account(row) async for row in _q.list_accounts(conn, after=after, limit_count=limit)]
+    return [row for row in rows if row is not None]
+
+
+async def lock_account(conn: Connection, id: AccountId) -> Account | None:
+    return _to_account(await _q.lock_account(conn, id=id))
+
+
+async def set_password(conn: Connection, *, id: AccountId, password_hash: str) -> None:
+    await _q.set_password(conn, id=id, password_hash=password_hash)
+
+
+async def set_suspended(conn: Connection, *, id: AccountId, suspended: bool) -> None:
+    await _q.set_suspended(conn, id=id, suspended=suspended)
+
+
+async def insert_link(
+    conn: Connection, *, token_sha256: bytes, account_id: AccountId, expires_seconds: float
+) -> None:
+    await _q.insert_link(conn, token_sha256=token_sha256, account_id=account_id, expires_seconds=expires_seconds)
+
+
+async def use_link(conn: Connection, *, token_sha256: bytes) -> AccountId | None:
+    """The account that the link signs in, or None when it is unknown, used or too old."""
+    account_id: AccountId | None = await _q.use_link(conn, token_sha256=token_sha256)
+    return account_id
+
+
+async def insert_invite(
+    conn: Connection, *, token_sha256: bytes, created_by: AccountId, roles: Iterable[Role], expires_seconds: float
+) -> None:
+    await _q.insert_invite(
+        conn, token_sha256=token_sha256, created_by=created_by, roles=sorted(roles), expires_seconds=expires_seconds
+    )
+
+
+async def use_invite(conn: Connection, *, token_sha256: bytes, used_by: AccountId) -> frozenset[Role] | None:
+    row = await _q.use_invite(conn, token_sha256=token_sha256, used_by=used_by)
+    return frozenset(Role(r) for r in row["roles"]) if row else None
+
+
+def _to_account(row: Any) -> Account | None:
+    if row is None:
+        return None
+    return Account(**{**row, "roles": frozenset(Role(role) for role in row["roles"])})

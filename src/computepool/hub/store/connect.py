@@ -1,0 +1,35 @@
+"""Opens connections and the pool. Everything that waits has a timeout."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeAlias
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+CONNECT_SECONDS = 10
+COMMAND_SECONDS = 30
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
+Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
+
+
+async def connect(dsn: str) -> asyncpg.Connection[asyncpg.Record]:
+    return await asyncpg.connect(dsn, timeout=CONNECT_SECONDS, command_timeout=COMMAND_SECONDS)
+
+
+async def create_pool(dsn: str, *, size_max: int) -> Pool:
+    return await asyncpg.create_pool(
+        dsn,
+        min_size=2,
+        max_size=size_max,
+        timeout=CONNECT_SECONDS,
+        command_timeout=COMMAND_SECONDS,
+        init=_prepare,
+        server_settings={"application_name": "computepool-hub"},
+    )
+
+
+async def _prepare(connection: Any) -> None:
+    await connection.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")

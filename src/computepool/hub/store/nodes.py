@@ -1,0 +1,149 @@
+"""Nodes and their slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from computepool.core.ids import AccountId, NodeId, SlotName
+from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.nodes.state import NodeState
+from computepool.core.placement.slot import Slot, SlotKind
+from computepool.hub.store.connect import Connection
+from computepool.hub.store.queries import load_queries
+
+_q = load_queries("nodes")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    id: NodeId
+    account_id: AccountId
+    name: str
+    public_key: bytes
+    state: NodeState
+    synthetic: bool
+    isolation: IsolationLevel
+    region: str | None
+    hardware: dict[str, Any]
+    agent_version: str
+    boot_id: UUID | None
+    past_boot_ids: tuple[UUID, ...]
+    created_at: datetime
+    last_seen_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSlot:
+    slot: Slot
+    busy: bool
+
+
+async def upsert_node(
+    conn: Connection,
+    *,
+    id: NodeId,
+    account_id: AccountId,
+    name: str,
+    public_key: bytes,
+    synthetic: bool,
+    isolation: IsolationLevel,
+    region: str | None,
+    hardware: dict[str, Any],
+    agent_version: str,
+) -> NodeId | None:
+    """The node's id (the earlier one when the key is known), or None when the key is another owner's."""
+    row = await _q.upsert_node(
+        conn,
+        id=id,
+        account_id=account_id,
+        name=name,
+        public_key=public_key,
+        synthetic=synthetic,
+        isolation=isolation,
+        region=region,
+        hardware=hardware,
+        agent_version=agent_version,
+    )
+    return NodeId(row["id"]) if row else None
+
+
+async def replace_slots(conn: Connection, *, node_id: NodeId, slots: Sequence[Slot]) -> None:
+    await _q.delete_slots(conn, node_id=node_id)
+    await _q.insert_slots(
+        conn,
+        node_id=node_id,
+        names=[s.name for s in slots],
+        kinds=[s.kind for s in slots],
+        tiers=[s.tier for s in slots],
+        vram_bytes=[s.vram_bytes for s in slots],
+        cores=[s.cores for s in slots],
+        ram_bytes=[s.ram_bytes for s in slots],
+        disk_bytes=[s.disk_bytes for s in slots],
+    )
+
+
+async def find_node(conn: Connection, id: NodeId) -> Node | None:
+    return _to_node(await _q.get_node(conn, id=id))
+
+
+async def lock_node(conn: Connection, id: NodeId) -> Node | None:
+    return _to_node(await _q.lock_node(conn, id=id))
+
+
+async def list_nodes(conn: Connection, *, account_id: AccountId | None, after: UUID, limit: int) -> list[Node]:
+    rows = _q.list_nodes(conn, account_id=account_id, after=after, limit_count=limit)
+    return [node async for row in rows if (node := _to_node(row)) is not None]
+
+
+async def list_slots(conn: Connection, node_ids: Iterable[NodeId]) -> list[StoredSlot]:
+    return [_to_slot(row) async for row in _q.list_slots(conn, node_ids=sorted(node_ids))]
+
+
+async def set_state(conn: Connection, *, id: NodeId, state: NodeState) -> None:
+    await _q.set_state(conn, id=id, state=state)
+
+
+async def set_boot(conn: Connection, *, id: NodeId, boot_id: UUID, past_boot_ids: Sequence[UUID]) -> None:
+    await _q.set_boot(conn, id=id, boot_id=boot_id, past_boot_ids=list(past_boot_ids))
+
+
+async def see_nodes(conn: Connection, ids: Iterable[NodeId]) -> None:
+    await _q.see_nodes(conn, ids=sorted(ids))
+
+
+async def list_states(conn: Connection, ids: Iterable[NodeId]) -> dict[NodeId, NodeState]:
+    return {row["id"]: NodeState(row["state"]) async for row in _q.list_states(conn, ids=sorted(ids))}
+
+
+async def count_online(conn: Connection, *, seconds: float) -> int:
+    return int(await _q.count_online(conn, seconds=seconds))
+
+
+def _to_node(row: Any) -> Node | None:
+    if row is None:
+        return None
+    values = dict(row)
+    values["state"] = NodeState(values["state"])
+    values["isolation"] = IsolationLevel(values["isolation"])
+    values["past_boot_ids"] = tuple(values["past_boot_ids"])
+    return Node(**values)
+
+
+def _to_slot(row: Any) -> StoredSlot:
+    slot = Slot(
+        node_id=row["node_id"],
+        name=SlotName(row["name"]),
+        kind=SlotKind(row["kind"]),
+        tier=row["tier"],
+        vram_bytes=row["vram_bytes"],
+        cores=row["cores"],
+        ram_bytes=row["ram_bytes"],
+        disk_bytes=row["disk_bytes"],
+        region=row["region"],
+        isolation=IsolationLevel(row["isolation"]),
+    )
+    return StoredSlot(slot, row["busy"])

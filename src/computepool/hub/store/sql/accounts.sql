@@ -1,0 +1,45 @@
+-- name: insert_account!
+INSERT INTO accounts (id, email, name, password_hash, roles, queued_slices_max, stored_bytes_max, calls_per_minute_max)
+VALUES (:id, :email, :name, :password_hash, :roles::account_role[], :queued_slices_max, :stored_bytes_max,
+        :calls_per_minute_max);
+
+-- name: get_account^
+SELECT * FROM accounts WHERE id = :id;
+
+-- name: find_account_by_email^
+SELECT * FROM accounts WHERE email = :email;
+
+-- name: find_first_operator^
+SELECT * FROM accounts WHERE 'operator' = ANY(roles) ORDER BY id LIMIT 1;
+
+-- name: list_accounts
+SELECT * FROM accounts WHERE id > :after ORDER BY id LIMIT :limit_count;
+
+-- name: set_password!
+UPDATE accounts SET password_hash = :password_hash WHERE id = :id;
+
+-- name: set_suspended!
+UPDATE accounts SET suspended_at = CASE WHEN :suspended THEN coalesce(suspended_at, now()) END WHERE id = :id;
+
+-- name: lock_account^
+-- Serialises what counts against an account's limits.
+SELECT * FROM accounts WHERE id = :id FOR UPDATE;
+
+-- name: insert_link!
+INSERT INTO sign_in_links (token_sha256, account_id, expires_at)
+VALUES (:token_sha256, :account_id, now() + :expires_seconds * interval '1 second');
+
+-- name: use_link$
+-- The guard in the WHERE makes it a one-time link, whatever arrives at the same moment.
+UPDATE sign_in_links SET used_at = now()
+ WHERE token_sha256 = :token_sha256 AND used_at IS NULL AND expires_at > now()
+RETURNING account_id;
+
+-- name: insert_invite!
+INSERT INTO invites (token_sha256, created_by, roles, expires_at)
+VALUES (:token_sha256, :created_by, :roles::account_role[], now() + :expires_seconds * interval '1 second');
+
+-- name: use_invite^
+UPDATE invites SET used_at = now(), used_by = :used_by
+ WHERE token_sha256 = :token_sha256 AND used_at IS NULL AND expires_at > now()
+RETURNING roles;

@@ -1,0 +1,54 @@
+-- name: upsert_node^
+-- Enrolling again with the same key pair is the same node; another owner cannot take it over.
+INSERT INTO nodes (id, account_id, name, public_key, synthetic, isolation, region, hardware, agent_version)
+VALUES (:id, :account_id, :name, :public_key, :synthetic, :isolation, :region, :hardware, :agent_version)
+ON CONFLICT (public_key) DO UPDATE
+   SET name = excluded.name, isolation = excluded.isolation, region = excluded.region, hardware = excluded.hardware,
+       agent_version = excluded.agent_version, synthetic = excluded.synthetic
+ WHERE nodes.account_id = excluded.account_id AND nodes.state <> 'removed'
+RETURNING id;
+
+-- name: delete_slots!
+DELETE FROM slots WHERE node_id = :node_id;
+
+-- name: insert_slots!
+INSERT INTO slots (node_id, name, kind, tier, vram_bytes, cores, ram_bytes, disk_bytes)
+SELECT :node_id, * FROM unnest(:names::text[], :kinds::slot_kind[], :tiers::text[], :vram_bytes::bigint[],
+                               :cores::integer[], :ram_bytes::bigint[], :disk_bytes::bigint[]);
+
+-- name: get_node^
+SELECT * FROM nodes WHERE id = :id;
+
+-- name: list_nodes
+-- An operator lists all (account_id is null).
+SELECT * FROM nodes
+ WHERE (:account_id::uuid IS NULL OR account_id = :account_id) AND id > :after AND state <> 'removed'
+ ORDER BY id LIMIT :limit_count;
+
+-- name: list_slots
+SELECT s.*, n.region, n.isolation,
+       EXISTS (SELECT 1 FROM attempts a WHERE a.node_id = s.node_id AND a.slot = s.name
+                  AND a.state IN ('leased', 'running')) AS busy
+  FROM slots s JOIN nodes n ON n.id = s.node_id
+ WHERE s.node_id = ANY(:node_ids::uuid[]) ORDER BY s.node_id, s.name;
+
+-- name: lock_node^
+SELECT * FROM nodes WHERE id = :id FOR UPDATE;
+
+-- name: set_state!
+UPDATE nodes SET state = :state WHERE id = :id;
+
+-- name: set_boot!
+UPDATE nodes SET boot_id = :boot_id, past_boot_ids = :past_boot_ids::uuid[], last_seen_at = clock_timestamp()
+ WHERE id = :id;
+
+-- name: see_nodes!
+-- Many beats, one statement. The rows are locked in order of id, so that two hubs never wait for each other.
+WITH locked AS (SELECT id FROM nodes WHERE id = ANY(:ids::uuid[]) ORDER BY id FOR UPDATE)
+UPDATE nodes SET last_seen_at = clock_timestamp() FROM locked WHERE nodes.id = locked.id;
+
+-- name: list_states
+SELECT id, state FROM nodes WHERE id = ANY(:ids::uuid[]);
+
+-- name: count_online$
+SELECT count(*) FROM nodes WHERE last_seen_at > clock_timestamp() - :seconds::double precision * interval '1 second';

@@ -1,0 +1,23 @@
+"""Runs a sweeper for ever: one failed run is logged, counted and forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from computepool.hub.metrics import HubMetrics
+
+log = logging.getLogger("computepool.sweepers")
+
+
+async def run_every(
+    seconds: float, name: str, run_once: Callable[[], Awaitable[object]], metrics: HubMetrics
+) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await run_once()
+        except Exception as error:
+            metrics.sweeps_failed.labels(name).inc()
+            log.warning("sweep_failed sweeper=%s error=%r", name, error)
