@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -133,7 +134,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     job_id: UUID | None = None
     node_id: UUID | None = None
-    body: dict[str, object] = {}
+    body: dict[str, Any] = {}
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):

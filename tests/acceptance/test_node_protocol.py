@@ -1,0 +1,282 @@
+"""The node protocol against a real hub process: leases, redelivery, late results, boots, controls."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+from tests.support.people import Person
+from tests.support.postgres import wait_for
+from tests.support.protocol_node import ProtocolNode
+
+
+def submit(hub_url: str, person: Person, **spec: object) -> dict:
+    answer = httpx.post(
+        f"{hub_url}/v1/jobs", json={"command": ["true"], **spec}, headers=person.headers, timeout=20
+    )
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+def get_job(hub_url: str, person: Person, job_id: str) -> dict:
+    answer = httpx.get(f"{hub_url}/v1/jobs/{job_id}", headers=person.headers, timeout=20)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def get_slice(hub_url: str, person: Person, job_id: str, index: int = 0) -> dict:
+    return httpx.get(f"{hub_url}/v1/jobs/{job_id}/slices/{index}", headers=person.headers, timeout=20).json()
+
+
+@pytest.fixture
+async def node(hub, owner):
+    node = ProtocolNode([hub.url], owner, cpu_slots=1)
+    await node.enrol()
+    yield node
+    await node.close()
+
+
+@pytest.fixture
+async def other_node(hub, owner):
+    node = ProtocolNode([hub.url], owner, name="other", cpu_slots=1)
+    await node.enrol()
+    yield node
+    await node.close()
+
+
+async def test_a_job_goes_to_a_node_and_its_result_comes_back(hub, submitter, node):
+    job = submit(hub.url, submitter, slice_count=3)
+    for _ in range(3):
+        held = await node.claim_one()
+        answer = await node.complete(held)
+        assert answer.json() == {"accepted": True, "repeated": False}
+        node.forget(held.attempt_id)
+    done = get_job(hub.url, submitter, job["id"])
+    assert done["state"] == "succeeded"
+    assert done["counts"]["succeeded"] == 3
+
+
+async def test_a_parked_call_is_answered_when_a_job_arrives(hub, submitter, node):
+    waiting = asyncio.create_task(node.next(wait_seconds=10))
+    await asyncio.sleep(0.2)
+    submit(hub.url, submitter)
+    answer = await asyncio.wait_for(waiting, 5)
+    assert len(answer.json()["assignments"]) == 1
+
+
+async def test_an_assignment_whose_answer_was_lost_is_delivered_again_at_any_hub(
+    hub, start_hub, submitter, node
+):
+    other = start_hub()
+    submit(hub.url, submitter)
+    lost = (await node.next(url=hub.url)).json()["assignments"][0]
+    # The node never saw that answer: it lists nothing, and calls another hub.
+    again = (await node.next(url=other.url)).json()["assignments"][0]
+    assert again["attempt_id"] == lost["attempt_id"]
+    assert again["lease_secret"] == lost["lease_secret"]
+    node.take({"assignments": [again]})
+    assert (await node.next(url=hub.url, wait_seconds=0)).status_code == 204
+    held = next(iter(node.held.values()))
+    assert (await node.complete(held)).json()["accepted"]
+
+
+async def test_a_silent_nodes_slice_runs_elsewhere_and_its_late_result_is_refused_if_it_was_beaten(
+    hub, submitter, node, other_node
+):
+    job = submit(hub.url, submitter)
+    late = await node.claim_one()
+    held = await other_node.claim_one(tries=60)
+    assert held.order["attempt_number"] == 2
+    assert (await other_node.complete(held)).json()["accepted"]
+    refused = await node.complete(late)
+    assert refused.status_code == 409
+    assert refused.json()["code"] == "stale_lease"
+    assert get_job(hub.url, submitter, job["id"])["counts"]["succeeded"] == 1
+
+
+async def test_a_late_result_counts_while_the_slice_is_unfinished_and_the_newer_attempt_is_stopped(
+    hub, submitter, node, other_node
+):
+    job = submit(hub.url, submitter)
+    late = await node.claim_one()
+    held = await other_node.claim_one(tries=60)
+    assert (await node.complete(late)).json()["accepted"]
+    answer = (await other_node.next(wait_seconds=5)).json()
+    assert answer["controls"]["stop"] == {held.attempt_id: "superseded"}
+    assert get_job(hub.url, submitter, job["id"])["state"] == "succeeded"
+    causes = [a["cause"] for a in get_slice(hub.url, submitter, job["id"])["attempts"]]
+    assert causes == [None, "superseded"]
+
+
+async def test_a_node_that_returns_within_its_lease_keeps_its_work(hub, submitter, node, other_node):
+    submit(hub.url, submitter)
+    held = await node.claim_one()
+    for _ in range(12):
+        await node.heartbeat()
+        assert (await other_node.next(wait_seconds=0)).status_code == 204
+        await asyncio.sleep(0.5)
+    assert (await node.complete(held)).json()["accepted"]
+
+
+async def test_a_new_boot_gives_unlisted_work_away_at_once(hub, submitter, node, other_node):
+    job = submit(hub.url, submitter)
+    await node.claim_one()
+    await node.heartbeat()
+    node.held.clear()
+    node.boot_id = "00000000-0000-4000-8000-000000000001"
+    assert (await node.heartbeat()).status_code == 200
+    held = await asyncio.wait_for(other_node.claim_one(), 2)
+    assert held.order["attempt_number"] == 2
+    attempts = get_slice(hub.url, submitter, job["id"])["attempts"]
+    assert attempts[0]["cause"] == "node_vanished"
+
+
+async def test_a_new_boot_that_still_lists_its_work_keeps_it(hub, submitter, node):
+    submit(hub.url, submitter)
+    held = await node.claim_one()
+    node.boot_id = "00000000-0000-4000-8000-000000000002"
+    assert (await node.heartbeat()).status_code == 200
+    assert (await node.complete(held)).json()["accepted"]
+
+
+async def test_a_replaced_agent_is_told_to_stop(hub, node):
+    first = node.boot_id
+    await node.heartbeat()
+    node.boot_id = "00000000-0000-4000-8000-000000000003"
+    await node.heartbeat()
+    node.boot_id = first
+    refused = await node.heartbeat()
+    assert (refused.status_code, refused.json()["code"]) == (409, "stale_boot")
+
+
+async def test_a_repeated_completion_gets_the_first_answer_again(hub, submitter, node):
+    submit(hub.url, submitter)
+    held = await node.claim_one()
+    assert (await node.complete(held)).json() == {"accepted": True, "repeated": False}
+    assert (await node.complete(held)).json() == {"accepted": True, "repeated": True}
+    different = await node.complete(held, exit_code=1, cause="exit_code")
+    assert different.json()["code"] == "stale_lease"
+
+
+@pytest.mark.parametrize("forgery", ["secret", "other_node", "receipt", "manifest", "missing_output"])
+async def test_a_forged_completion_is_refused_and_changes_nothing(hub, submitter, node, other_node, forgery):
+    job = submit(hub.url, submitter)
+    held = await node.claim_one()
+    if forgery == "secret":
+        answer = await node.complete(held, lease_secret="guess")
+    elif forgery == "other_node":
+        answer = await other_node.complete(held)
+    elif forgery == "receipt":
+        answer = await node.complete(held, receipt=other_node.receipt(held))
+    elif forgery == "manifest":
+        answer = await node.complete(held, result_sha256="0" * 64)
+    else:
+        output = {"path": "a.txt", "sha256": "0" * 64, "size_bytes": 3}
+        answer = await node.complete(held, outputs=[output])
+    assert answer.status_code in (400, 409)
+    assert get_job(hub.url, submitter, job["id"])["counts"]["succeeded"] == 0
+    assert (await node.complete(held)).json()["accepted"]
+
+
+async def test_retries_are_spent_on_failures_of_the_program_and_then_the_slice_fails(hub, submitter, node):
+    job = submit(hub.url, submitter, retries=1)
+    for number in (1, 2):
+        held = await node.claim_one(tries=60)
+        assert held.order["attempt_number"] == number
+        answer = await node.complete(held, exit_code=3, cause="exit_code", message="boom")
+        assert answer.json()["accepted"] is False
+        node.forget(held.attempt_id)
+    failed = get_job(hub.url, submitter, job["id"])
+    assert failed["state"] == "failed"
+    slice_ = get_slice(hub.url, submitter, job["id"])
+    assert (slice_["cause"], slice_["message"]) == ("exit_code", "boom")
+
+
+async def test_exit_code_85_queues_the_slice_again_without_spending_a_retry(hub, submitter, node):
+    job = submit(hub.url, submitter, retries=0)
+    for _ in range(3):
+        held = await node.claim_one()
+        await node.complete(held, exit_code=85, cause="exit_code")
+        node.forget(held.attempt_id)
+    held = await node.claim_one()
+    await node.complete(held)
+    assert get_job(hub.url, submitter, job["id"])["state"] == "succeeded"
+
+
+async def test_cancel_reaches_a_running_attempt_on_another_hub_within_two_seconds(
+    hub, start_hub, submitter, node
+):
+    other = start_hub()
+    job = submit(hub.url, submitter)
+    held = await node.claim_one()
+    await node.heartbeat()
+    waiting = asyncio.create_task(node.next(wait_seconds=20, url=hub.url, free_slots=[]))
+    await asyncio.sleep(0.2)
+    httpx.post(f"{other.url}/v1/jobs/{job['id']}/cancel", headers=submitter.headers, timeout=20)
+    started = asyncio.get_running_loop().time()
+    answer = (await asyncio.wait_for(waiting, 5)).json()
+    assert answer["controls"]["stop"] == {held.attempt_id: "cancelled"}
+    assert asyncio.get_running_loop().time() - started < 2
+    assert get_job(hub.url, submitter, job["id"])["state"] == "cancelled"
+    assert (await node.complete(held)).json()["code"] == "stale_lease"
+
+
+async def test_cancel_of_a_large_queued_job_ends_all_of_it(hub, submitter):
+    job = submit(hub.url, submitter, slice_count=5_000)
+    answer = httpx.post(f"{hub.url}/v1/jobs/{job['id']}/cancel", headers=submitter.headers, timeout=30).json()
+    assert answer["state"] == "cancelled"
+    assert answer["counts"]["cancelled"] == 5_000
+
+
+async def test_a_job_past_its_expiry_fails_with_that_cause(hub, submitter):
+    from datetime import datetime, timedelta, timezone
+
+    soon = (datetime.now(timezone.utc) + timedelta(seconds=1)).isoformat()
+    job = submit(hub.url, submitter, expires_at=soon)
+    await wait_for(
+        lambda: get_job(hub.url, submitter, job["id"])["state"] == "failed", seconds=10, what="the job to expire"
+    )
+    assert get_slice(hub.url, submitter, job["id"])["cause"] == "expired"
+
+
+async def test_requirements_are_hard_gates(hub, submitter, owner):
+    small = ProtocolNode(
+        [hub.url],
+        owner,
+        name="3060",
+        gpus=[{"name": "NVIDIA GeForce RTX 3060", "vram_bytes": 12_884_901_888}],
+        region="IN",
+    )
+    await small.enrol()
+    job = submit(hub.url, submitter, requirements={"vram_bytes": 16_000_000_000})
+    german = submit(hub.url, submitter, requirements={"regions": ["DE"]})
+    big_tier = submit(hub.url, submitter, requirements={"tiers": ["rtx-4090"]})
+    gvisor = submit(hub.url, submitter, requirements={"isolation": "gvisor"})
+    assert (await small.next(wait_seconds=2)).status_code == 204
+    fits = submit(hub.url, submitter, requirements={"vram_bytes": 8_000_000_000, "regions": ["IN"]})
+    held = await small.claim_one()
+    assert (held.order["job_id"], held.slot) == (fits["id"], "gpu:0")
+    for waiting in (job, german, big_tier, gvisor):
+        assert get_job(hub.url, submitter, waiting["id"])["state"] == "queued"
+    await small.close()
+
+
+async def test_pause_drain_and_remove_reach_the_node(hub, submitter, owner, node):
+    def change(word: str) -> httpx.Response:
+        return httpx.post(f"{hub.url}/v1/nodes/{node.node_id}/{word}", headers=owner.headers, timeout=20)
+
+    assert change("pause").json()["state"] == "paused"
+    submit(hub.url, submitter)
+    assert (await node.next()).json()["controls"]["pause"] is True
+    assert (await node.next(free_slots=[], wait_seconds=0)).status_code == 204
+    assert change("resume").json()["state"] == "active"
+    held = await node.claim_one()
+    assert change("drain").json()["state"] == "draining"
+    assert (await node.next(free_slots=[], wait_seconds=0)).status_code == 204
+    await node.complete(held)
+    node.forget(held.attempt_id)
+    assert (await node.next(free_slots=[])).json()["controls"]["drain"] is True
+    assert change("remove").json()["state"] == "removed"
+    assert (await node.heartbeat()).json()["code"] == "node_removed"

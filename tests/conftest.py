@@ -1,0 +1,71 @@
+"""Fixtures shared by all tests that need real parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.hub_process import HubProcess
+from tests.support.people import Person, sign_in_operator, sign_up
+from tests.support.postgres import TestServer
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
+    import tempfile
+
+    from computepool.hub.store.embedded import EmbeddedPostgres
+
+    with tempfile.TemporaryDirectory(prefix="cp-test-") as folder:
+        Path(folder).chmod(0o755)
+        server = EmbeddedPostgres(Path(folder) / "database")
+        found = TestServer(asyncio.run(server.start()))
+        asyncio.run(found.create_template())
+        yield found
+        asyncio.run(server.stop())
+
+
+@pytest.fixture
+async def dsn(postgres: TestServer) -> AsyncIterator[str]:
+    """A fresh database with the newest schema."""
+    dsn = await postgres.create_database()
+    yield dsn
+    await postgres.drop_database(dsn)
+
+
+@pytest.fixture
+def start_hub(dsn: str, tmp_path: Path) -> Iterator[Callable[..., HubProcess]]:
+    """Starts hub processes on the test's database; whatever is left of them is killed at the end."""
+    started: list[HubProcess] = []
+
+    def start(**options: object) -> HubProcess:
+        hub = HubProcess(dsn=dsn, data_dir=tmp_path, **options)  # type: ignore[arg-type]
+        started.append(hub)
+        return hub.start()
+
+    yield start
+    for hub in started:
+        hub.kill()
+
+
+@pytest.fixture
+def hub(start_hub: Callable[..., HubProcess]) -> HubProcess:
+    return start_hub()
+
+
+@pytest.fixture
+def submitter(hub: HubProcess) -> Person:
+    return sign_up(hub.url, "submitter")
+
+
+@pytest.fixture
+def owner(hub: HubProcess) -> Person:
+    return sign_up(hub.url, "owner")
+
+
+@pytest.fixture
+def operator(hub: HubProcess) -> Person:
+    return sign_in_operator(hub.url, hub.log_path.read_text())

@@ -1,0 +1,95 @@
+"""A hub as a user runs it: a process of its own, killed and restarted at will."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class HubProcess:
+    """Short leases, so that tests of silence take seconds."""
+
+    def __init__(
+        self,
+        *,
+        dsn: str | None,
+        data_dir: Path,
+        port: int | None = None,
+        beat_seconds: float = 1.0,
+        lease_seconds: float = 3.0,
+        program: tuple[str, ...] = ("-m", "computepool.hub"),
+        **settings: object,
+    ) -> None:
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log_path = data_dir / f"hub-{self.port}.log"
+        self._program = program
+        self._env = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("COMPUTEPOOL_")},
+            "PORT": str(self.port),
+            "COMPUTEPOOL_HUB_DATA_DIR": str(data_dir),
+            "COMPUTEPOOL_HUB_DEMO": "true",
+            "COMPUTEPOOL_HUB_BEAT_SECONDS": str(beat_seconds),
+            "COMPUTEPOOL_HUB_LEASE_SECONDS": str(lease_seconds),
+            "COMPUTEPOOL_HUB_REAP_GRACE_SECONDS": "1",
+            "COMPUTEPOOL_HUB_CALLS_PER_MINUTE_MAX": "1000000",
+            **{f"COMPUTEPOOL_HUB_{k.upper()}": str(v) for k, v in settings.items()},
+        }
+        self._env.pop("DATABASE_URL", None)
+        if dsn is not None:
+            self._env["DATABASE_URL"] = dsn
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, wait: bool = True) -> HubProcess:
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *self._program], env=self._env, stdout=log, stderr=log, start_new_session=True
+            )
+        if wait:
+            self.wait_ready()
+        return self
+
+    def wait_ready(self, seconds: float = 40.0) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self.process is not None and self.process.poll() is not None:
+                raise AssertionError(f"the hub ended:\n{self.log_text()}")
+            try:
+                if httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.05)
+        raise AssertionError(f"the hub did not become ready:\n{self.log_text()}")
+
+    def kill(self) -> None:
+        """kill -9, as a power cut would."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+
+    def stop(self, seconds: float = 15.0) -> int:
+        if self.process is None or self.process.poll() is not None:
+            return self.process.returncode if self.process else 0
+        self.process.terminate()
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"the hub did not end within {seconds} s of SIGTERM:\n{self.log_text()}") from None
+
+    def log_text(self) -> str:
+        return self.log_path.read_text()[-6_000:]
