@@ -1,0 +1,230 @@
+"""A bench for sandboxes: runs jobs through the real runner, probes outside of it, and counts what is left over.
+
+Everything is bounded. Controls that could hurt run in namespaces of their own.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from computepool import entropy
+from computepool.core.jobs.isolation import IsolationLevel
+from computepool.node.runner import handle
+from computepool.node.runner.request import AttemptRequest
+from computepool.node.runner.status import FINISHED, VANISHED, Status
+from computepool.node.sandbox.bubblewrap import JOB_UID_BASE
+from computepool.node.sandbox.port import InputFile, Limits
+
+PROBES = Path(__file__).parent / "probes"
+PYTHON = "/usr/bin/python3"
+MEGABYTE = 1 << 20
+PLAIN_UID = 54321
+LIMITS = Limits(128 * MEGABYTE, 64, 1.0, 16 * MEGABYTE, 20.0, 64 * 1024)
+
+# Ways to run a probe without a sandbox, each just wide enough for the probe to show what it can do.
+AS_USER = ("setpriv", f"--reuid={PLAIN_UID}", f"--regid={PLAIN_UID}", "--clear-groups", "--")
+AS_ROOT: tuple[str, ...] = ()
+IN_MOUNT_NAMESPACE = ("unshare", "--mount", "--propagation", "private", "--")
+IN_PID_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "--")
+
+
+class Scene(NamedTuple):
+    """What a job must not reach."""
+
+    folder: Path  # anybody's files, open to anybody
+    secret_path: Path
+    secret: str
+    token: str  # in the environment of the test process, which plays the agent
+    word: str  # in the command line of a bystander
+    bystander: subprocess.Popen[bytes]
+    tcp_port: int
+    udp: socket.socket
+    abstract_name: str
+    descriptor: int  # an open file that a careless agent leaves to its children
+
+
+class Result(NamedTuple):
+    status: Status
+    log: str
+    outputs: Path
+
+
+class Attempt(NamedTuple):
+    name: str
+    state_dir: Path
+
+    def status(self) -> Status:
+        return handle.read_status(self.state_dir)
+
+    def log(self) -> str:
+        path = self.state_dir / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def result(self) -> Result:
+        return Result(self.status(), self.log(), self.state_dir / "outputs")
+
+    def await_end(self, seconds_max: float = 20.0) -> Result:
+        wait_until(lambda: self.status().state in (FINISHED, VANISHED), seconds_max, "the attempt does not end")
+        return self.result()
+
+    def await_words(self, words: str, seconds_max: float = 10.0) -> None:
+        wait_until(lambda: words in self.log(), seconds_max, f"the job never said {words!r}")
+
+
+class Lab:
+    """Starts attempts on one backend and remembers them, so that none is forgotten."""
+
+    def __init__(self, root: Path, level: IsolationLevel) -> None:
+        self.root = root
+        self.level = level
+        self.alive_path = root / "alive"
+        self.alive_path.touch()
+        self.attempts: list[Attempt] = []
+
+    def start(
+        self,
+        *command: str,
+        inputs: Sequence[InputFile] = (),
+        env: dict[str, str] | None = None,
+        lease_seconds: float = 60.0,
+        **overrides: Any,
+    ) -> Attempt:
+        attempt = self.plan()
+        handle.spawn(
+            attempt.state_dir,
+            self.make_request(
+                attempt.name, *command, inputs=inputs, env=env, lease_seconds=lease_seconds, **overrides
+            ),
+        )
+        return attempt
+
+    def plan(self) -> Attempt:
+        name = str(entropy.new_id())
+        attempt = Attempt(name, self.root / "attempts" / name)
+        self.attempts.append(attempt)
+        return attempt
+
+    def make_request(
+        self,
+        name: str,
+        *command: str,
+        inputs: Sequence[InputFile] = (),
+        env: dict[str, str] | None = None,
+        lease_seconds: float = 60.0,
+        isolation: IsolationLevel | None = None,
+        **limits: Any,
+    ) -> AttemptRequest:
+        return AttemptRequest(
+            attempt_id=name,
+            command=command,
+            env=env or {},
+            inputs=tuple(inputs),
+            limits=LIMITS._replace(**limits),
+            isolation=isolation or self.level,
+            slot="cpu:0",
+            lease_seconds=lease_seconds,
+            agent_alive_path=str(self.alive_path),
+        )
+
+    def run(self, *command: str, **options: Any) -> Result:
+        return self.start(*command, **options).await_end()
+
+    def start_probe(self, name: str, *arguments: str, **options: Any) -> Attempt:
+        return self.start(PYTHON, f"{name}.py", *arguments, inputs=probe_inputs(name), **options)
+
+    def run_probe(self, name: str, *arguments: str, **options: Any) -> Result:
+        return self.start_probe(name, *arguments, **options).await_end()
+
+    def close(self) -> None:
+        """Ends what still runs, then insists that nothing of any attempt is left on the machine."""
+        for attempt in self.attempts:
+            if attempt.state_dir.exists() and attempt.status().state not in (FINISHED, VANISHED):
+                handle.request_stop(attempt.state_dir, cause="cancelled", grace_seconds=0.0)
+                attempt.await_end()
+        for attempt in self.attempts:
+            leftovers = list_leftovers(attempt)
+            assert not leftovers, leftovers
+            handle.cleanup(attempt.state_dir)
+            assert not attempt.state_dir.exists()
+
+
+def probe_inputs(name: str) -> list[InputFile]:
+    return [InputFile(f"{each}.py", str(PROBES / f"{each}.py")) for each in (name, "probe")]
+
+
+def run_control(
+    name: str,
+    *arguments: str,
+    how: Sequence[str] = AS_ROOT,
+    cwd: Path,
+    pass_fds: tuple[int, ...] = (),
+    seconds_max: float = 20.0,
+) -> str:
+    """The probe without a sandbox; what it printed."""
+    done = subprocess.run(
+        # -B: a probe that runs as root must not leave compiled files beside its source.
+        [*how, PYTHON, "-B", str(PROBES / f"{name}.py"), *arguments],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=seconds_max,
+        pass_fds=pass_fds,
+        check=False,
+    )
+    return done.stdout
+
+
+def wait_until(holds: Callable[[], bool], seconds_max: float, complaint: str) -> None:
+    deadline = time.monotonic() + seconds_max
+    while not holds():
+        assert time.monotonic() < deadline, complaint
+        time.sleep(0.005)
+
+
+def list_leftovers(attempt: Attempt) -> list[str]:
+    """Processes, groups, mounts, loop devices and folders that an attempt has left on the machine."""
+    found = [f"group {path}" for path in glob.glob(f"/sys/fs/cgroup/**/*{attempt.name}*", recursive=True)]
+    found += [f"folder {path}" for path in glob.glob(f"/run/computepool/*{attempt.name}*")]
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    found += [f"mount {line}" for line in mounts if attempt.name in line]
+    for path in glob.glob("/sys/block/loop*/loop/backing_file"):
+        try:
+            if attempt.name in Path(path).read_text():
+                found.append(f"loop device {path}")
+        except OSError:
+            pass  # it went away while we looked
+    content = handle.read_status(attempt.state_dir)
+    if content.runner_pid is not None:
+        found += [f"process {pid}" for pid in list_processes_of(JOB_UID_BASE + content.runner_pid)]
+    return found
+
+
+def list_processes_of(uid: int) -> list[int]:
+    found = []
+    for path in glob.glob("/proc/[0-9]*"):
+        try:
+            if os.stat(path).st_uid == uid:
+                found.append(int(os.path.basename(path)))
+        except OSError:
+            pass
+    return found
+
+
+def list_processes_with(word: str) -> list[int]:
+    """Processes of the whole machine that carry this word in their command line."""
+    found = []
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        try:
+            if word.encode() in Path(path).read_bytes():
+                found.append(int(path.split("/")[2]))
+        except OSError:
+            pass
+    return found

@@ -1,0 +1,118 @@
+"""What the command line says and does before any hub is asked."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from computepool.cli.main import EXIT_REFUSED, run
+from computepool.cli.run import choose_program, parse_variables, to_folder_name
+from computepool.cli.sign_in import split_link
+
+
+@pytest.fixture(autouse=True)
+def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No settings of the person who runs the tests."""
+    for name in ("HUB_URL", "COMPUTEPOOL_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_help_needs_none_of_the_heavy_packages() -> None:
+    code = (
+        "import sys; from computepool.cli.main import run; code = run(['--help']);"
+        "heavy = {'httpx', 'rich', 'msgspec', 'cryptography', 'asyncio'} & set(sys.modules);"
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in ("run", "jobs", "logs", "cancel", "nodes", "node", "sign-in", "hub", "fleet", "demo"):
+        assert f"\n  {name} " in done.stdout
+
+
+def test_importing_the_sdk_does_not_import_httpx() -> None:
+    code = "import sys, computepool.sdk; sys.exit('httpx' in sys.modules or 'rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["run", "jobs", "logs", "cancel", "nodes", "node", "sign-in", "login", "sign-up", "hub", "fleet", "demo"]
+)
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([name, "--help"]) == 0
+    assert f"Usage: computepool {name}" in capsys.readouterr().out
+
+
+def test_a_misspelt_command_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["job"]) == EXIT_REFUSED
+    assert "Did you mean jobs?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["jobs"], ["nodes"], ["logs", "last"], ["cancel", "last"], ["run", "--", "ls"]]
+)
+def test_without_a_hub_one_line_says_what_to_do(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == EXIT_REFUSED
+    said = capsys.readouterr().err
+    assert said.startswith("error: No hub is named.")
+    assert said.endswith("(invalid_settings)\n")
+    assert "Traceback" not in said
+
+
+def test_without_a_key_one_line_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["jobs", "--hub-url", "http://127.0.0.1:9"]) == EXIT_REFUSED
+    assert "computepool sign-in --hub-url http://127.0.0.1:9 (unauthenticated)" in capsys.readouterr().err
+
+
+def test_nothing_to_run_is_a_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run"]) == EXIT_REFUSED
+    assert "nothing to run" in capsys.readouterr().err
+    assert run(["run", "--", *()]) == EXIT_REFUSED
+
+
+def test_a_script_takes_what_stands_behind_the_dashes_as_arguments(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    assert choose_program(str(script), []) == {"script": script, "command": []}
+    assert choose_program(str(script), ["--lr", "1"])["command"] == ["python3", "main.py", "--lr", "1"]
+
+
+def test_what_stands_behind_the_dashes_alone_is_the_command() -> None:
+    assert choose_program(None, ["sh", "-c", "ls"]) == {"command": ["sh", "-c", "ls"]}
+
+
+def test_a_program_that_names_its_interpreter_is_started_by_it(tmp_path: Path) -> None:
+    tool, shell = tmp_path / "tool", tmp_path / "steps.sh"
+    tool.write_text("#!/usr/bin/env perl\n")
+    shell.write_text("echo 1\n")
+    assert choose_program(str(tool), ["x"]) == {"files": [tool], "command": ["./tool", "x"]}
+    assert choose_program(str(shell), []) == {"files": [shell], "command": ["sh", "./steps.sh"]}
+
+
+def test_a_missing_script_points_to_the_dashes() -> None:
+    with pytest.raises(click.UsageError, match="run -- python3"):
+        choose_program("python3", [])
+
+
+def test_variables_are_split_at_the_first_equals_sign() -> None:
+    assert parse_variables(("A=1", "B=x=y", "C=")) == {"A": "1", "B": "x=y", "C": ""}
+    with pytest.raises(click.UsageError, match="NAME=VALUE"):
+        parse_variables(("A",))
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"), [("train", "train"), ("../../x y", "_.._x_y"), ("", "job"), ("...", "job")]
+)
+def test_a_jobs_name_never_leads_out_of_the_folder(name: str, folder: str) -> None:
+    assert to_folder_name(name) == folder
+
+
+def test_a_sign_in_link_names_its_hub() -> None:
+    assert split_link("https://hub.example.org/sign-in?token=abc") == ("https://hub.example.org", "abc")
+    assert split_link("https://example.org/grid/sign-in?token=abc") == ("https://example.org/grid", "abc")
+    assert split_link("abc") == (None, "abc")
+    with pytest.raises(click.UsageError, match="no token"):
+        split_link("https://hub.example.org/sign-in")
