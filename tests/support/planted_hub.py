@@ -19,7 +19,34 @@ BUGS = {
 }
 
 
+def answer_before_commit() -> None:
+    """Acknowledges results before they are written, as a hub would that queues its writes in memory."""
+    import asyncio
+
+    from computepool.hub.http import attempts as http
+    from computepool.hub.services import attempts as service
+    from computepool.wire.attempts import CompleteAnswer
+
+    really = service.finish_attempts
+    pending = set()
+
+    async def later(*args):
+        await asyncio.sleep(0.3)
+        await really(*args)
+
+    async def at_once(*args):
+        task = asyncio.create_task(later(*args))
+        pending.add(task)
+        task.add_done_callback(pending.discard)
+        return [CompleteAnswer(accepted=True)]
+
+    http.service.finish_attempts = at_once
+
+
 def plant(bug: str) -> None:
+    if bug == "answer_before_commit":
+        answer_before_commit()
+        return
     file, text, replacement = BUGS[bug]
     copy = Path(tempfile.mkdtemp(prefix="planted-sql-"))
     shutil.copytree(queries.SQL_DIR, copy, dirs_exist_ok=True)
