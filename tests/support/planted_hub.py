@@ -20,27 +20,42 @@ BUGS = {
 
 
 def answer_before_commit() -> None:
-    """Acknowledges results before they are written, as a hub would that queues its writes in memory."""
+    """Acknowledges a submit before it is written, as a hub would that queues its writes in memory."""
     import asyncio
+    import contextvars
+    from types import SimpleNamespace
 
-    from computepool.hub.http import attempts as http
-    from computepool.hub.services import attempts as service
-    from computepool.wire.attempts import CompleteAnswer
+    from computepool import clock, entropy
+    from computepool.core.jobs.state import JobState
+    from computepool.hub.services import jobs as service
+    from computepool.hub.store.jobs import Job
 
-    really = service.finish_attempts
+    really = service.submit_job
+    promised: contextvars.ContextVar = contextvars.ContextVar("promised", default=None)
+    service.entropy = SimpleNamespace(new_id=lambda: promised.get() or entropy.new_id())
     pending = set()
 
-    async def later(*args):
+    async def later(*args, **options):
         await asyncio.sleep(0.3)
-        await really(*args)
+        await really(*args, **options)
 
-    async def at_once(*args):
-        task = asyncio.create_task(later(*args))
+    async def at_once(pool, caller, request, *, idempotency_key):
+        job_id = entropy.new_id()
+        promised.set(job_id)
+        task = asyncio.create_task(later(pool, caller, request, idempotency_key=idempotency_key))
         pending.add(task)
         task.add_done_callback(pending.discard)
-        return [CompleteAnswer(accepted=True)]
+        nothing = dict.fromkeys(["started_at", "finished_at", "expires_at"])
+        counts = dict.fromkeys(
+            ["succeeded_count", "failed_count", "cancelled_count", "leased_count", "running_count"], 0
+        )
+        return Job(
+            id=job_id, account_id=caller.account_id, name=request.name, spec={}, shape_id=0, priority=0,
+            slice_count=request.slice_count, retries=0, wall_seconds=1, state=JobState.QUEUED,
+            created_at=clock.now(), **nothing, **counts,
+        )  # fmt: skip
 
-    http.service.finish_attempts = at_once
+    service.submit_job = at_once
 
 
 def plant(bug: str) -> None:
