@@ -52,9 +52,7 @@ async def run_storm(
     """Submits everything as nearly at once as it goes, while the nodes work it off."""
     urls = [hub.url for hub in hubs]
     owner, submitter = sign_up(urls[0], "owner"), sign_up(urls[0], "submitter")
-    fleet = [
-        ProtocolNode(urls, owner, name=f"n{i}", seed=i, cpu_slots=4, cores=64) for i in range(nodes)
-    ]
+    fleet = [ProtocolNode(urls, owner, name=f"n{i}", seed=i, cpu_slots=4, cores=64) for i in range(nodes)]
     await asyncio.gather(*(node.enrol() for node in fleet))
     stop = asyncio.Event()
     living = [asyncio.create_task(node.run(stop, abandon=abandon)) for node in fleet]

@@ -13,9 +13,7 @@ from tests.support.protocol_node import ProtocolNode
 
 
 def submit(hub_url: str, person: Person, **spec: object) -> dict:
-    answer = httpx.post(
-        f"{hub_url}/v1/jobs", json={"command": ["true"], **spec}, headers=person.headers, timeout=20
-    )
+    answer = httpx.post(f"{hub_url}/v1/jobs", json={"command": ["true"], **spec}, headers=person.headers, timeout=20)
     assert answer.status_code == 201, answer.text
     return answer.json()
 
@@ -66,9 +64,7 @@ async def test_a_parked_call_is_answered_when_a_job_arrives(hub, submitter, node
     assert len(answer.json()["assignments"]) == 1
 
 
-async def test_an_assignment_whose_answer_was_lost_is_delivered_again_at_any_hub(
-    hub, start_hub, submitter, node
-):
+async def test_an_assignment_whose_answer_was_lost_is_delivered_again_at_any_hub(hub, start_hub, submitter, node):
     other = start_hub()
     submit(hub.url, submitter)
     lost = (await node.next(url=hub.url)).json()["assignments"][0]
@@ -205,9 +201,7 @@ async def test_exit_code_85_queues_the_slice_again_without_spending_a_retry(hub,
     assert get_job(hub.url, submitter, job["id"])["state"] == "succeeded"
 
 
-async def test_cancel_reaches_a_running_attempt_on_another_hub_within_two_seconds(
-    hub, start_hub, submitter, node
-):
+async def test_cancel_reaches_a_running_attempt_on_another_hub_within_two_seconds(hub, start_hub, submitter, node):
     other = start_hub()
     job = submit(hub.url, submitter)
     held = await node.claim_one()

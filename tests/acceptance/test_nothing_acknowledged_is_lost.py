@@ -83,8 +83,9 @@ async def test_no_running_attempt_is_lost_while_hub_and_database_are_away_for_th
         await asyncio.sleep(6)
         release.set()
         await wait_for(
-            lambda: httpx.get(f"{hub.url}/v1/jobs/{job_id}", headers=submitter.headers).json()["state"]
-            == "succeeded",
+            lambda: (
+                httpx.get(f"{hub.url}/v1/jobs/{job_id}", headers=submitter.headers).json()["state"] == "succeeded"
+            ),
             what="the job to succeed",
         )
         page = httpx.get(f"{hub.url}/v1/jobs/{job_id}/slices", headers=submitter.headers).json()

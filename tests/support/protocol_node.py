@@ -111,9 +111,7 @@ class ProtocolNode:
 
     async def heartbeat(self, *, url: str | None = None) -> httpx.Response:
         body = {"boot_id": self.boot_id, "running": list(self.held)}
-        return await self.client.post(
-            f"{url or self.pick_url()}/v1/nodes/heartbeat", json=body, headers=self.headers
-        )
+        return await self.client.post(f"{url or self.pick_url()}/v1/nodes/heartbeat", json=body, headers=self.headers)
 
     def take(self, answer: dict[str, Any]) -> list[Held]:
         """Notes what was given. An assignment that is held already is the same one, delivered again."""
@@ -162,9 +160,7 @@ class ProtocolNode:
             "receipt": self.receipt(held),
             **changes,
         }
-        return await self.client.post(
-            f"{url or self.pick_url()}/v1/jobs/complete", json=body, headers=self.headers
-        )
+        return await self.client.post(f"{url or self.pick_url()}/v1/jobs/complete", json=body, headers=self.headers)
 
     async def claim_one(self, *, tries: int = 40, **options: Any) -> Held:
         """Asks until it holds one more attempt."""

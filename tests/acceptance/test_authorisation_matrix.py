@@ -1,0 +1,266 @@
+"""Every route, every kind of caller, own and other tenants' resources. A route without a row fails.
+
+Each row says who may call and what the path names. From that follows every expected answer:
+who may not gets 401 or 403; another tenant's resource is 404, the same as none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+
+from computepool.hub.http.app import all_routes
+from tests.support.people import sign_in_operator, sign_up
+from tests.support.protocol_node import ProtocolNode
+
+PUBLIC, ACCOUNT, SUBMITTER, OWNER, OPERATOR, NODE = "public", "account", "submitter", "owner", "operator", "node"
+
+
+@dataclass(frozen=True)
+class Row:
+    access: str
+    # What the path names; it belongs to Alice. None: the route names nothing of anyone's.
+    resource: str | None = None
+    body: Any = None
+    # An operator may reach into every tenant.
+    operator_sees_all: bool = False
+    query: str = ""
+
+
+MATRIX: dict[str, Row] = {
+    "GET /healthz": Row(PUBLIC),
+    "GET /readyz": Row(PUBLIC),
+    "GET /metrics": Row(PUBLIC),
+    "GET /openapi.json": Row(PUBLIC),
+    "GET /": Row(PUBLIC),
+    "GET /sign-in": Row(PUBLIC),
+    "GET /static/{name}": Row(PUBLIC, "static"),
+    "GET /v1/hub": Row(PUBLIC),
+    "POST /v1/accounts": Row(PUBLIC, body={"email": "not an address"}),
+    "POST /v1/sign-in": Row(PUBLIC, body={}),
+    "POST /v1/nodes/token": Row(PUBLIC, body={"assertion": "x"}),
+    "POST /v1/hub/keys/rotate": Row(OPERATOR),
+    "POST /v1/sign-out": Row(ACCOUNT),
+    "GET /v1/accounts/me": Row(ACCOUNT),
+    "PUT /v1/accounts/me/password": Row(ACCOUNT, body={"password": "a long enough one"}),
+    "POST /v1/sign-in-links": Row(ACCOUNT),
+    "GET /v1/accounts": Row(OPERATOR),
+    "POST /v1/accounts/{account_id}/sign-in-links": Row(OPERATOR, "account"),
+    "POST /v1/accounts/{account_id}/suspend": Row(OPERATOR, "account"),
+    "POST /v1/accounts/{account_id}/resume": Row(OPERATOR, "account"),
+    "POST /v1/invites": Row(OPERATOR, body={}),
+    "POST /v1/keys": Row(ACCOUNT, body={}),
+    "GET /v1/keys": Row(ACCOUNT),
+    "DELETE /v1/keys/{key_id}": Row(ACCOUNT, "key"),
+    "POST /v1/jobs": Row(SUBMITTER, body={"command": ["true"]}),
+    "GET /v1/jobs": Row(ACCOUNT),
+    "GET /v1/jobs/{job_id}": Row(ACCOUNT, "job", operator_sees_all=True),
+    "POST /v1/jobs/{job_id}/cancel": Row(SUBMITTER, "job", operator_sees_all=True),
+    "GET /v1/jobs/{job_id}/slices": Row(ACCOUNT, "job", operator_sees_all=True),
+    "GET /v1/jobs/{job_id}/slices/{index}": Row(ACCOUNT, "job", operator_sees_all=True),
+    "GET /v1/jobs/{job_id}/slices/{index}/logs": Row(ACCOUNT, "job", operator_sees_all=True),
+    "GET /v1/jobs/{job_id}/events": Row(ACCOUNT, "job", operator_sees_all=True),
+    "PUT /v1/artifacts/{sha256}": Row(SUBMITTER, "new_artifact", body=b"bytes"),
+    "GET /v1/artifacts/{sha256}": Row(ACCOUNT, "artifact"),
+    "HEAD /v1/artifacts/{sha256}": Row(ACCOUNT, "artifact"),
+    "POST /v1/nodes": Row(OWNER, body={"name": "x"}),
+    "GET /v1/nodes": Row(ACCOUNT),
+    "GET /v1/nodes/{node_id}": Row(ACCOUNT, "node", operator_sees_all=True),
+    "POST /v1/nodes/{node_id}/drain": Row(OWNER, "node", operator_sees_all=True),
+    "POST /v1/nodes/{node_id}/pause": Row(OWNER, "node", operator_sees_all=True),
+    "POST /v1/nodes/{node_id}/resume": Row(OWNER, "node", operator_sees_all=True),
+    "POST /v1/nodes/{node_id}/remove": Row(OWNER, "node", operator_sees_all=True),
+    "POST /v1/jobs/next": Row(NODE, body="beat"),
+    "POST /v1/nodes/heartbeat": Row(NODE, body="beat"),
+    "POST /v1/jobs/complete": Row(NODE, body={}),
+    "GET /v1/attempts/{attempt_id}/inputs/{sha256}": Row(NODE, "attempt"),
+    "PUT /v1/attempts/{attempt_id}/outputs/{sha256}": Row(NODE, "attempt", body=b"bytes"),
+    "POST /v1/attempts/{attempt_id}/logs": Row(NODE, "attempt", body=b"a line\n", query="?offset=0"),
+}
+
+# Roles that a key of this caller carries.
+ROLES = {
+    "alice_submitter": {SUBMITTER},
+    "alice_owner": {OWNER},
+    "mallory": {SUBMITTER, OWNER},
+    "operator": {SUBMITTER, OWNER, OPERATOR},
+}
+NOBODY = ("anonymous", "nonsense", "revoked", "expired", "suspended")
+NODES = ("alice_node", "mallory_node")
+
+
+def test_every_route_has_a_row_and_every_row_a_route():
+    assert {route.name for route in all_routes()} == set(MATRIX)
+
+
+def test_every_route_declares_the_access_that_its_row_expects():
+    assert {route.name: route.access.value for route in all_routes()} == {n: r.access for n, r in MATRIX.items()}
+
+
+@dataclass
+class World:
+    """One hub, Alice with everything the paths can name, and all kinds of callers."""
+
+    hub_url: str
+    dsn: str
+    headers: dict[str, dict[str, str]] = field(default_factory=dict)
+    alice: Any = None
+    node: Any = None
+    held: Any = None
+    nodes: list[ProtocolNode] = field(default_factory=list)
+    numbers: Any = field(default_factory=lambda: itertools.count(1))
+
+    def post(self, path: str, headers: dict[str, str], **options: Any) -> dict[str, Any]:
+        answer = httpx.post(self.hub_url + path, headers=headers, timeout=20, **options)
+        assert answer.status_code in (200, 201), answer.text
+        return answer.json()
+
+    async def set_up(self, operator) -> None:
+        self.alice, mallory = sign_up(self.hub_url, "alice"), sign_up(self.hub_url, "mallory")
+        suspended = sign_up(self.hub_url, "suspended")
+        for role in (SUBMITTER, OWNER):
+            key = self.post("/v1/keys", self.alice.headers, json={"roles": [role]})
+            self.headers[f"alice_{role}"] = bearer(key["secret"])
+        self.headers |= {"anonymous": {}, "nonsense": bearer("cpk_nonsense"), "mallory": mallory.headers}
+        self.headers |= {"operator": operator.headers, "suspended": suspended.headers}
+        self.post(f"/v1/accounts/{suspended.account_id}/suspend", operator.headers)
+        revoked = self.post("/v1/keys", self.alice.headers, json={})
+        httpx.delete(f"{self.hub_url}/v1/keys/{revoked['key']['id']}", headers=self.alice.headers)
+        self.headers["revoked"] = bearer(revoked["secret"])
+        expired = self.post("/v1/keys", self.alice.headers, json={"expires_seconds": 60})
+        await self.execute("UPDATE api_keys SET expires_at = now() WHERE id = $1", expired["key"]["id"])
+        self.headers["expired"] = bearer(expired["secret"])
+        self.input_sha = await self.upload()
+        self.node = await self.make_node(self.alice, "alice_node")
+        await self.make_node(mallory, "mallory_node")
+        file = {"path": "in.txt", "sha256": self.input_sha, "size_bytes": 5}
+        self.post("/v1/jobs", self.alice.headers, json={"command": ["true"], "files": [file], "retries": 0})
+        self.held = await self.node.claim_one()
+
+    async def execute(self, statement: str, *values: Any) -> None:
+        conn = await asyncpg.connect(self.dsn)
+        try:
+            await conn.execute(statement, *values)
+        finally:
+            await conn.close()
+
+    async def make_node(self, person, name: str) -> ProtocolNode:
+        node = ProtocolNode([self.hub_url], person, name=name, cpu_slots=1)
+        await node.enrol()
+        self.headers[name] = node.headers
+        self.nodes.append(node)
+        return node
+
+    async def upload(self) -> str:
+        sha = hashlib.sha256(b"input").hexdigest()
+        answer = httpx.put(f"{self.hub_url}/v1/artifacts/{sha}", content=b"input", headers=self.alice.headers)
+        assert answer.status_code == 200, answer.text
+        return sha
+
+    async def make_path(self, path: str, resource: str | None) -> str:
+        """The route's path with something of Alice's filled in, made anew so that calls do not disturb each other."""
+        bytes_sha = hashlib.sha256(b"bytes").hexdigest()
+        if resource == "job":
+            job = self.post(
+                "/v1/jobs", self.alice.headers, json={"command": ["x"], "requirements": {"regions": ["AQ"]}}
+            )
+            return path.format(job_id=job["id"], index=0)
+        if resource == "node":
+            node = ProtocolNode([self.hub_url], self.alice, name=f"n{next(self.numbers)}")
+            await node.enrol()
+            await node.close()
+            return path.format(node_id=node.node_id)
+        if resource == "key":
+            return path.format(key_id=self.post("/v1/keys", self.alice.headers, json={})["key"]["id"])
+        if resource == "account":
+            return path.format(account_id=sign_up(self.hub_url, "target").account_id)
+        if resource == "artifact":
+            return path.format(sha256=self.input_sha)
+        if resource == "new_artifact":
+            return path.format(sha256=bytes_sha)
+        if resource == "attempt":
+            sha = self.input_sha if "inputs" in path else bytes_sha
+            return path.format(attempt_id=self.held.attempt_id, sha256=sha)
+        return path.format(name="style.css")
+
+    async def headers_of(self, caller: str, route: str) -> dict[str, str]:
+        headers = dict(self.headers[caller])
+        if caller in NODES:
+            headers["Lease-Secret"] = self.held.secret
+        if route == "POST /v1/sign-out" and caller in ROLES:
+            # Signing out ends the key it is called with: use one that nobody needs afterwards.
+            headers = bearer(self.post("/v1/keys", headers, json={})["secret"])
+        return headers
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+def expected(row: Row, caller: str) -> set[int] | str:
+    """The statuses that are right; "in" means anything but a refusal for who the caller is."""
+    if row.access == PUBLIC:
+        return "in"
+    if caller in NOBODY:
+        return {403} if caller == "suspended" and row.access != NODE else {401}
+    if (caller in NODES) != (row.access == NODE):
+        return {401}
+    if caller in NODES:
+        return {409} if row.resource == "attempt" and caller == "mallory_node" else "in"
+    if row.access != ACCOUNT and row.access not in ROLES[caller]:
+        return {403}
+    if row.resource in (None, "account", "new_artifact"):
+        return "in"
+    if caller == "operator" and row.operator_sees_all:
+        return "in"
+    return "in" if caller.startswith("alice") else {404}
+
+
+async def list_wrong(hub_url: str, dsn: str, operator) -> list[tuple[Any, ...]]:
+    """Every call of the matrix that was answered otherwise than its row says."""
+    world = World(hub_url, dsn)
+    await world.set_up(operator)
+    wrong, calls = [], 0
+    async with httpx.AsyncClient(base_url=hub_url, timeout=20) as client:
+        for route in all_routes():
+            row = MATRIX[route.name]
+            for caller in (*NOBODY, *ROLES, *NODES):
+                url = await world.make_path(route.path, row.resource) + row.query
+                body = (
+                    {"boot_id": world.node.boot_id, "running": [world.held.attempt_id]}
+                    if row.body == "beat"
+                    else row.body
+                )
+                content = {"content": body} if isinstance(body, bytes) else {"json": body} if body is not None else {}
+                headers = await world.headers_of(caller, route.name)
+                answer = await client.request(route.method, url, headers=headers, **content)
+                calls += 1
+                want = expected(row, caller)
+                good = answer.status_code not in (401, 403, 404, 500) if want == "in" else answer.status_code in want
+                if row.access == PUBLIC:
+                    good = answer.status_code < 500
+                if not good:
+                    wrong.append((route.name, caller, want, answer.status_code, answer.text[:120]))
+    assert calls == len(MATRIX) * (len(NOBODY) + len(ROLES) + len(NODES))
+    await asyncio.gather(*(node.close() for node in world.nodes))
+    return wrong
+
+
+@pytest.mark.timeout(280)
+async def test_every_route_answers_every_caller_as_its_row_says(hub, dsn, operator):
+    assert await list_wrong(hub.url, dsn, operator) == []
+
+
+@pytest.mark.timeout(280)
+async def test_control_a_hub_that_forgets_to_compare_tenants_is_caught(start_hub, dsn):
+    hub = start_hub(program=("-m", "tests.support.planted_hub", "no_tenant_check"))
+    operator = sign_in_operator(hub.url, hub.log_path.read_text())
+    wrong = await list_wrong(hub.url, dsn, operator)
+    assert {(row[0], row[1]) for row in wrong} >= {("GET /v1/jobs/{job_id}", "mallory")}
