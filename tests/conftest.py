@@ -56,6 +56,15 @@ def hub(start_hub: Callable[..., HubProcess]) -> HubProcess:
     return start_hub()
 
 
+@pytest.fixture(scope="session")
+def shared_hub(postgres: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
+    """One hub for tests that neither kill it nor mind what others have submitted."""
+    dsn = asyncio.run(postgres.create_database())
+    hub = HubProcess(dsn=dsn, data_dir=tmp_path_factory.mktemp("shared")).start()
+    yield hub
+    hub.kill()
+
+
 @pytest.fixture
 def submitter(hub: HubProcess) -> Person:
     return sign_up(hub.url, "submitter")

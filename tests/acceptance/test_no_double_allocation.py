@@ -11,7 +11,6 @@ import time
 import asyncpg
 import httpx
 import pytest
-
 from tests.support.people import sign_up
 from tests.support.postgres import wait_for
 from tests.support.protocol_node import ProtocolNode

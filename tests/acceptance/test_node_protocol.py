@@ -6,7 +6,6 @@ import asyncio
 
 import httpx
 import pytest
-
 from tests.support.people import Person
 from tests.support.postgres import wait_for
 from tests.support.protocol_node import ProtocolNode

@@ -1,0 +1,85 @@
+# Everything a person or CI runs. `make help` lists it.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SOURCES := src tests soaks scripts examples
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-zA-Z_/%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 26
+
+.PHONY: setup
+setup: $(READY) ## Install all that is needed: Debian packages where they are missing, a venv, Python packages
+$(READY): pyproject.toml constraints.txt scripts/setup.sh
+	@bash scripts/setup.sh "$(VENV)"
+	@touch $@
+
+.PHONY: demo
+demo: setup ## A whole grid on this machine: hub, five synthetic nodes, jobs to look at (ARGS=--once: run and end)
+	@$(BIN)/computepool demo $(ARGS)
+
+.PHONY: dev
+dev: setup ## A demo hub alone, on port 8000
+	@$(BIN)/computepool hub --demo
+
+.PHONY: fmt
+fmt: setup ## Format and fix what can be fixed by machine
+	@$(BIN)/ruff format -q $(SOURCES)
+	@$(BIN)/ruff check -q --fix $(SOURCES)
+
+.PHONY: lint
+lint: setup ## ruff and the walls between the rooms
+	@$(BIN)/ruff check -q $(SOURCES)
+	@$(BIN)/ruff format -q --check $(SOURCES)
+	@$(BIN)/lint-imports
+
+.PHONY: types
+types: setup ## mypy, strict
+	@$(BIN)/mypy
+
+.PHONY: generate
+generate: setup ## Write every generated file anew
+	@$(BIN)/python scripts/generate.py
+
+.PHONY: verify
+verify: setup ## Fail when a generated file has drifted from its source
+	@$(BIN)/python scripts/generate.py --check
+
+.PHONY: check
+check: lint types verify ## All that needs no running parts
+
+.PHONY: test
+test: check ## What CI runs: check, then every test, fast ones first
+	@$(BIN)/pytest tests/unit tests/property tests/migration tests/integration tests/contract tests/acceptance
+
+.PHONY: test/unit
+test/unit: setup ## Rules only, no I/O
+	@$(BIN)/pytest tests/unit tests/property
+
+.PHONY: test/integration
+test/integration: setup ## Store and embedded database
+	@$(BIN)/pytest tests/migration tests/integration
+
+.PHONY: test/contract
+test/contract: setup ## The sandbox suite and its escape probes
+	@$(BIN)/pytest tests/contract
+
+.PHONY: test/acceptance
+test/acceptance: setup ## Stories told with real processes
+	@$(BIN)/pytest tests/acceptance
+
+.PHONY: soak/spine
+soak/spine: setup ## 20 kills of hubs and 5 of the database during 2,000 slices
+	@$(BIN)/python -m soaks.spine $(ARGS)
+
+.PHONY: agent.pyz
+agent.pyz: setup ## The agent as one file: dist/agent.pyz
+	@$(BIN)/python scripts/build_agent_pyz.py
+
+.PHONY: lock
+lock: setup ## Pin what is installed now
+	@$(BIN)/pip freeze --exclude-editable > constraints.txt

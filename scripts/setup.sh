@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Prepares a machine: Debian packages where they are missing, a virtual environment, pinned Python packages.
+# Usage: scripts/setup.sh VENV. Safe to run again; says in plain words what it cannot do.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv="$1"
+
+fail() { printf '\nsetup: %s\n' "$1" >&2; exit 1; }
+
+# command -> Debian package. bubblewrap and the rest are the sandbox's; /usr/bin/python3 runs the jobs in it.
+declare -A needed=(
+  [bwrap]=bubblewrap [setpriv]=util-linux [mount]=mount [mkfs.ext4]=e2fsprogs [losetup]=mount [/usr/bin/python3]=python3-minimal
+)
+missing=()
+for command in "${!needed[@]}"; do
+  PATH="$PATH:/usr/sbin:/sbin" command -v "$command" >/dev/null 2>&1 || missing+=("${needed[$command]}")
+done
+
+if [ "$(uname -s)" = Linux ] && [ ${#missing[@]} -gt 0 ]; then
+  packages=$(printf '%s\n' "${missing[@]}" | sort -u | tr '\n' ' ')
+  command -v apt-get >/dev/null 2>&1 || fail "these packages are missing and there is no apt-get to install them: $packages
+Install them with your system's package manager, then run this again."
+  as_root=""
+  if [ "$(id -u)" -ne 0 ]; then
+    sudo -n true 2>/dev/null || fail "these packages are missing: $packages
+Install them with: sudo apt-get install $packages"
+    as_root="sudo"
+  fi
+  echo "setup: installing $packages"
+  $as_root apt-get update -qq >/dev/null || true
+  # shellcheck disable=SC2086
+  DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends $packages >/dev/null ||
+    fail "apt-get could not install: $packages"
+fi
+
+python=""
+for candidate in python3.13 python3.12 python3.11 python3; do
+  if command -v "$candidate" >/dev/null 2>&1 &&
+    "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    python="$candidate"
+    break
+  fi
+done
+[ -n "$python" ] || fail "the hub needs Python 3.11 or newer; install it and run this again."
+
+if [ ! -x "$venv/bin/python" ]; then
+  echo "setup: making $venv with $($python --version)"
+  "$python" -m venv "$venv" || fail "the venv module is missing: sudo apt-get install python3-venv"
+fi
+echo "setup: installing Python packages"
+"$venv/bin/python" -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[hub,dev]' 2>"$venv/pip.log" || {
+  tail -n 20 "$venv/pip.log" >&2
+  fail "pip could not install the packages; its last words are above."
+}
