@@ -27,10 +27,10 @@ from computepool.hub.http.openapi import build_openapi
 from computepool.hub.store.embedded import EmbeddedPostgres, binaries_dir
 from computepool.hub.store.migrate import migrate
 from computepool.node.config import PREFIX as NODE_PREFIX
-from computepool.node.config import NodeSettings
+from computepool.node.config import NodeConfig
 
 ROOT = Path(__file__).resolve().parent.parent
-CONFIGS = (("The hub", HubSettings, HUB_PREFIX), ("The agent", NodeSettings, NODE_PREFIX))
+CONFIGS = (("The hub", HubSettings, HUB_PREFIX), ("The agent", NodeConfig, NODE_PREFIX))
 
 
 def render_states() -> str:
@@ -70,7 +70,8 @@ def render_settings() -> str:
     parts = ["# Settings\n\nGenerated from the config classes by `make generate`. All are environment variables.\n"]
     for title, cls, prefix in CONFIGS:
         rows = settings.describe(cls, prefix=prefix)
-        table = "\n".join(f"| `{name}` | {f'`{default}`' if default else ''} | {text} |" for name, default, text in rows)
+        cells = [(f"`{name}`", f"`{default}`" if default else "", text) for name, default, text in rows]
+        table = "\n".join("| " + " | ".join(row) + " |" for row in cells)
         parts.append(f"## {title}\n\n| variable | default | meaning |\n|---|---|---|\n{table}\n")
     return "\n".join(parts)
 

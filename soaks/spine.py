@@ -164,7 +164,9 @@ async def run_soak(
     seconds: float = 900.0,
 ) -> dict[str, int]:
     program = ("-m", "tests.support.planted_hub", planted) if planted else ("-m", "computepool.hub")
-    hubs = [HubProcess(dsn=None, data_dir=data_dir, program=program, lease_seconds=10, beat_seconds=3) for _ in range(2)]
+    hubs = [
+        HubProcess(dsn=None, data_dir=data_dir, program=program, lease_seconds=10, beat_seconds=3) for _ in range(2)
+    ]
     record = Record()
     try:
         for hub in hubs:

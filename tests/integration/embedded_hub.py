@@ -12,6 +12,7 @@ import itertools
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from computepool.core.errors import StoreError
 from computepool.hub.store.embedded import EmbeddedPostgres
@@ -23,7 +24,7 @@ def say(word: str, text: str = "") -> None:
 
 async def main(options: dict[str, str]) -> None:
     data_dir = Path(options["data_dir"]) if "data_dir" in options else None
-    home = {"binaries_home": Path(options["binaries_home"])} if "binaries_home" in options else {}
+    home: dict[str, Any] = {"binaries_home": Path(options["binaries_home"])} if "binaries_home" in options else {}
     server = EmbeddedPostgres(data_dir, start_timeout=30, **home)
     # No rounds at all means rounds without end.
     rounds = int(options["rounds"])

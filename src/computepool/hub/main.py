@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,6 @@ async def serve(config: HubSettings) -> None:
             ),
             hub,
         )
-        log.info("hub_started url=%s demo=%s", config.url, config.demo)
         await server.serve()
         log.info("hub_stopped")
 
@@ -202,9 +201,21 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._hub = hub
 
+    async def startup(self, sockets: list[Any] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            log.info("hub_started url=%s demo=%s", self._hub.settings.url, self._hub.settings.demo)
+
     def handle_exit(self, sig: int, frame: Any) -> None:
         asyncio.get_event_loop().call_soon_threadsafe(self._hub.close_calls)
         super().handle_exit(sig, frame)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals():
+            yield
+            # uvicorn would raise the signal once more, and the process would be gone before it has left the database.
+            self._captured_signals.clear()
 
 
 def _loop_factory() -> Any:

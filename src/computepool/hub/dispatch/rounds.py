@@ -11,8 +11,9 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
+from uuid import UUID
 
-from computepool.core.ids import AttemptId, NodeId
+from computepool.core.ids import NodeId
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.lease import Attempt, is_to_be_stopped
 from computepool.core.jobs.state import AttemptState
@@ -67,10 +68,10 @@ class Rounds:
         granted = await self._leases.grant(free) if free else []
         await self._answer(calls, [*redelivered, *granted], stops, states)
 
-    async def _list_stops(self, calls: dict[NodeId, ParkedCall]) -> dict[NodeId, dict[AttemptId, Cause]]:
+    async def _list_stops(self, calls: dict[NodeId, ParkedCall]) -> dict[NodeId, dict[UUID, Cause]]:
         """What nodes run that they should let go of: derived from the record, so no message can be lost."""
         holder = {id: call.node_id for call in calls.values() for id in call.running}
-        stops: dict[NodeId, dict[AttemptId, Cause]] = defaultdict(dict)
+        stops: dict[NodeId, dict[UUID, Cause]] = defaultdict(dict)
         if holder:
             async with self._pool.acquire() as conn:
                 standing = await attempt_store.list_standing(conn, holder)
@@ -85,7 +86,7 @@ class Rounds:
         self,
         calls: dict[NodeId, ParkedCall],
         leased: Sequence[Grant | Attempt],
-        stops: dict[NodeId, dict[AttemptId, Cause]],
+        stops: dict[NodeId, dict[UUID, Cause]],
         states: dict[NodeId, NodeState],
     ) -> None:
         assignments = defaultdict(list)
@@ -95,7 +96,7 @@ class Rounds:
         for node_id, call in calls.items():
             state = states.get(node_id, NodeState.REMOVED)
             controls = Controls(
-                stop={id: cause for id, cause in stops.get(node_id, {}).items()},
+                stop=stops.get(node_id, {}),
                 # Told only while it makes a difference, or an obedient node would be answered at once for ever.
                 drain=state is NodeState.DRAINING and (bool(call.free_slots) or not call.running),
                 pause=state is NodeState.PAUSED and bool(call.free_slots),

@@ -15,6 +15,7 @@ from computepool.core.errors import IdempotencyMismatch, InvalidRequest, Invalid
 from computepool.core.ids import AccountId, AttemptId, JobId
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.lease import Decision, decide_stop
+from computepool.core.jobs.log_text import whole_characters
 from computepool.core.jobs.spec import SCRIPT_FILE_NAME, InputFile, JobSpec, Requirements, list_faults
 from computepool.core.jobs.state import ATTEMPT_TERMINAL, AttemptState, JobState, SliceEvent, SliceState
 from computepool.core.placement.shape import to_shape
@@ -149,9 +150,10 @@ async def read_log(
         )
     content = b"".join(piece[max(0, offset - start) :] for start, piece in pieces)
     over = attempt.state in ATTEMPT_TERMINAL or attempt.state is AttemptState.LOST
-    return LogPiece(
-        attempt.id, attempt.number, content, offset + len(content), over and len(pieces) < LOG_PIECES_PER_PAGE
-    )
+    complete = over and len(pieces) < LOG_PIECES_PER_PAGE
+    if not complete:
+        content = content[: whole_characters(content)]
+    return LogPiece(attempt.id, attempt.number, content, offset + len(content), complete)
 
 
 async def cancel_job(pool: Pool, caller: AccountCaller, job_id: JobId) -> Job:

@@ -104,7 +104,9 @@ class Folder:
             log.seek(-LOG_BYTES_MAX, os.SEEK_END)
             newest = log.read(LOG_BYTES_MAX)
         os.truncate(self.log, 0)
-        self.log.with_suffix(".log.1").write_bytes(newest)
+        # On a full disk the old part is given up: the log must not be what stops the server.
+        with contextlib.suppress(OSError):
+            self.log.with_suffix(".log.1").write_bytes(newest)
 
 
 def default_data_dir() -> Path:

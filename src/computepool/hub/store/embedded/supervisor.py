@@ -95,7 +95,7 @@ class EmbeddedPostgres:
                 if self._supervisor.try_exclusive():
                     await self._revive(self._cluster)
                     if log_look.is_over:
-                        self._cluster.folder.bound_log()
+                        await asyncio.to_thread(self._cluster.folder.bound_log)
                         log_look = Deadline(LOG_LOOK_SECONDS)
                 pause = WATCH_SECONDS
             except Exception as error:
@@ -158,7 +158,7 @@ class EmbeddedPostgres:
         deadline = Deadline(self._start_timeout)
         while True:
             await self._clear_the_way(cluster, deadline)
-            launch = cluster.launch() if cluster.find_postmaster() is None else None
+            launch = await _to_the_end(cluster.launch) if cluster.find_postmaster() is None else None
             postmaster = await self._until_ready(cluster, launch, deadline)
             if postmaster is not None:
                 return postmaster
@@ -172,7 +172,7 @@ class EmbeddedPostgres:
         """
         grace, quit_by, unseen = Deadline(GRACE_SECONDS), Deadline(QUIT_SECONDS), Deadline(UNSEEN_SECONDS)
         while cluster.find_postmaster() is None:
-            leftovers = cluster.list_leftovers()
+            leftovers = await asyncio.to_thread(cluster.list_leftovers)
             if not leftovers and _is_free(cluster.folder.server_lock):
                 return
             if deadline.is_over or (not leftovers and unseen.is_over):

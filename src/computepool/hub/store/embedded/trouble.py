@@ -49,7 +49,7 @@ def from_output(output: str, *, doing: str, folder: Path, port: int | None = Non
     """The reason why one of PostgreSQL's programs gave up, read from what it wrote (its locale is C)."""
     if is_about_full_disk(output):
         return full_disk(folder)
-    if "Address already in use" in output:
+    if port is not None and "Address already in use" in output:
         return StoreError(
             f"Port {port} on 127.0.0.1 is taken by another program, so the embedded database cannot start. "
             "Stop that program, choose another port, or give no port at all: the hub then uses a socket file."
