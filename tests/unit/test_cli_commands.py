@@ -1,5 +1,6 @@
 """What the command line says and does before any hub is asked."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from computepool.cli.main import EXIT_REFUSED, run
+from computepool.cli.main import EXIT_REFUSED, cli, run
 from computepool.cli.run import choose_program, parse_variables, to_folder_name
 from computepool.cli.sign_in import split_link
 
@@ -116,3 +117,20 @@ def test_a_sign_in_link_names_its_hub() -> None:
     assert split_link("abc") == (None, "abc")
     with pytest.raises(click.UsageError, match="no token"):
         split_link("https://hub.example.org/sign-in")
+
+
+def test_the_reference_page_names_every_command_and_option() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    context = click.Context(cli)
+    missing = []
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None
+        parts = list(command.commands.values()) if isinstance(command, click.Group) else [command]
+        section = re.split(rf"\n## computepool {name}\b(?!s)", page)[-1].partition("\n## ")[0]
+        options = [max(p.opts, key=len) for part in parts for p in part.params if isinstance(p, click.Option)]
+        everywhere = {"--hub-url", "--key"}
+        missing += [
+            f"{name} {option}" for option in options if option not in everywhere and f"`{option}" not in section
+        ]
+    assert missing == []

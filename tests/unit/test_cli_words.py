@@ -88,5 +88,6 @@ def test_no_escape_but_colour_survives_taming(text: str) -> None:
 def test_a_curve_goes_from_its_least_to_its_greatest() -> None:
     assert sparkline([3, 2, 1, 0], width=10) == "█▆▃▁"
     assert sparkline([1, 1], width=10) == "▁▁"
+    assert sparkline([0, 1, 2], width=10, ascii_only=True) == "_+@"
     assert sparkline([], width=10) == ""
     assert len(sparkline(list(range(1000)), width=40)) == 40

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,9 @@ def test_a_program_that_is_not_text_is_refused_as_script(home: Path) -> None:
     (home / "tool").write_bytes(b"\x7fELF\xff\xfe")
     with pytest.raises(InvalidSpec, match="UTF-8"):
         read_script("tool")
+
+
+def test_a_name_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")).touch()
+    with pytest.raises(InvalidSpec, match="rename the file"):
+        names(tmp_path)

@@ -335,3 +335,11 @@ def test_a_link_in_the_place_of_an_output_is_replaced_not_followed(answers: Answ
     answers.handle().download(tmp_path / "dest")
     assert (tmp_path / "victim").read_bytes() == b"mine"
     assert (tmp_path / "dest" / "x").read_bytes() == b"theirs"
+
+
+def test_equal_outputs_of_one_slice_do_not_get_in_each_others_way(answers: Answers, tmp_path: Path) -> None:
+    outputs = [make_output(f"{i}.txt", b"same") for i in range(40)]
+    answers.on(f"GET {JOB}/slices", SlicePage(slices=[make_slice(outputs=outputs)]))
+    answers.on(f"GET /v1/artifacts/{outputs[0].sha256}", b"same")
+    assert answers.handle().download(tmp_path) == [tmp_path / f"{i}.txt" for i in range(40)]
+    assert sorted(path.read_bytes() for path in tmp_path.iterdir()) == [b"same"] * 40

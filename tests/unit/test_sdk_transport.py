@@ -1,6 +1,7 @@
 """The transport against scripted answers: what is repeated, what is not, and which class a refusal becomes."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
 import msgspec
@@ -11,7 +12,7 @@ from computepool.sdk.transport import Transport, rebuild_error
 from computepool.settings import InvalidSettings
 from computepool.wire.artifacts import Artifact
 
-DONE = {"sha256": "a" * 64, "size_bytes": 1}
+DONE: dict[str, Any] = {"sha256": "a" * 64, "size_bytes": 1}
 
 
 class Script:
@@ -156,3 +157,10 @@ def test_asking_whether_something_is_there_costs_no_body() -> None:
     transport = script.transport()
     assert (transport.exists("/v1/artifacts/x"), transport.exists("/v1/artifacts/x")) == (False, True)
     assert script.requests[0].method == "HEAD"
+
+
+def test_what_is_not_text_is_refused_before_it_is_sent() -> None:
+    script = Script()
+    with pytest.raises(errors.InvalidRequest, match="UTF-8"):
+        script.transport().call("POST", "/v1/jobs", Artifact, body={"name": "caf\udce9"})
+    assert script.requests == []

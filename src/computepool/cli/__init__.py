@@ -1,0 +1,1 @@
+"""The terminal. Prints what the SDK returns and holds no rules of its own."""

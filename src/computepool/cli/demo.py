@@ -1,0 +1,206 @@
+"""`computepool demo`: the whole grid on one machine, with something to look at."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from computepool.cli.demo_examples import NodeUse, Setting
+    from computepool.cli.demo_grid import Grid
+    from computepool.sdk import JobHandle
+    from computepool.wire.jobs import Job
+
+_JOBS_SECONDS_MAX = 90.0
+_LOOK_SECONDS = 0.25
+_WATCH_SECONDS = 1.0
+_CURVE_COLUMNS = 40
+
+
+@click.command("demo")
+@click.option("--once", is_flag=True, help="Run the examples, check them, end. Exit code 0 only if all is well.")
+@click.option("--port", type=click.IntRange(1, 65535), help="The hub's port. [default: 8000, or the next free one]")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address the hub listens on.")
+@click.option("--dir", "folder", type=click.Path(path_type=Path), help="Keeps the demo's database, logs and results.")
+def command(once: bool, port: int | None, host: str, folder: Path | None) -> int:
+    """Start a hub and five synthetic nodes on this machine, run example jobs, and show what they made.
+
+    Needs no GPU and no database. Ctrl-C ends everything.
+    """
+    from computepool.cli.demo_grid import DemoFailed, default_folder, run_grid
+    from computepool.cli.processes import signals_end_the_block
+    from computepool.cli.terminal import aside
+
+    chosen = (folder or default_folder(os.environ, is_root=hasattr(os, "geteuid") and os.geteuid() == 0)).absolute()
+    console = aside()
+
+    def say(text: str) -> None:
+        console.print(f"{text} ...", style="dim")
+
+    with signals_end_the_block():
+        try:
+            with run_grid(chosen, host=host, port=port, say=say) as grid:
+                faults = _show_examples(grid, chosen, console)
+                if not once:
+                    _stay(grid, chosen)
+        except DemoFailed as failure:
+            faults = [str(failure)]
+        except KeyboardInterrupt:
+            return 130 if once else 0
+    for fault in faults:
+        click.echo(f"failed: {fault}", err=True)
+    if faults:
+        click.echo(f"The logs of hub and nodes are in {chosen}.", err=True)
+    return 1 if faults else 0
+
+
+def _show_examples(grid: Grid, folder: Path, console: Console) -> list[str]:
+    from computepool.cli.demo_examples import count_use, list_faults, submit_examples
+    from computepool.cli.demo_grid import make_link
+    from computepool.cli.nodes import list_tiers
+    from computepool.cli.terminal import screen
+
+    link = make_link(grid)
+    if link is not None:
+        click.echo(f"Open the dashboard, signed in:\n  {link}")
+    handles = submit_examples(grid.submitter)
+    unfinished = _await_jobs(grid, handles, console)
+    slices = {name: list(handle.slices()) for name, handle in handles.items()}
+    nodes = grid.list_nodes()
+    tiers = {node.id: "+".join(list_tiers(node)) for _, node in nodes}
+    use = count_use(slices, [(node.name, node.id, owner, tiers[node.id]) for owner, node in nodes])
+    out = screen()
+    out.print()
+    out.print(_nodes_table(use))
+    out.print()
+    out.print(_jobs_table([handle.job for handle in handles.values()]))
+    faults = unfinished or list_faults({name: handle.state for name, handle in handles.items()}, slices, use, tiers)
+    if not faults:
+        _show_results(handles, folder / "results", out)
+    return faults
+
+
+def _await_jobs(grid: Grid, handles: Mapping[str, JobHandle], console: Console) -> list[str]:
+    """What was not done in time, or who ended before it was; empty if all jobs have ended."""
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    from computepool import clock
+    from computepool.cli.demo_grid import describe_ended
+    from computepool.cli.watch import count_ended, describe_progress
+
+    columns = (
+        TextColumn("{task.description:<11}"),
+        BarColumn(bar_width=28),
+        TextColumn("{task.completed:>3}/{task.total:<3}"),
+        TextColumn("{task.fields[counts]}"),
+    )
+    deadline = clock.seconds() + _JOBS_SECONDS_MAX
+    with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as progress:
+        lines = {name: progress.add_task(name, total=h.job.slice_count, counts="") for name, h in handles.items()}
+        while clock.seconds() < deadline:
+            ended = [child for child in (grid.hub, *grid.fleet) if child.exit_code is not None]
+            if ended:
+                return [describe_ended(child) for child in ended]
+            for name, handle in handles.items():
+                if not handle.is_finished:
+                    job = handle.refresh()
+                    progress.update(lines[name], completed=count_ended(job), counts=describe_progress(job))
+            if all(handle.is_finished for handle in handles.values()):
+                return []
+            time.sleep(_LOOK_SECONDS)
+    return [
+        f"job {name} had only {count_ended(handle.job)} of {handle.job.slice_count} slices done "
+        f"after {_JOBS_SECONDS_MAX:.0f} s ({describe_progress(handle.job)})"
+        for name, handle in handles.items()
+        if not handle.is_finished
+    ]
+
+
+def _nodes_table(use: Sequence[NodeUse]) -> Table:
+    from computepool.cli.terminal import make_table
+
+    table = make_table("NODE", "OWNER", "TIER", "SLICES", "BUSY", right=("SLICES", "BUSY"))
+    for node in use:
+        table.add_row(node.name, node.owner, node.tier, str(node.slice_count), f"{node.busy_seconds:.1f} s")
+    return table
+
+
+def _jobs_table(jobs: Sequence[Job]) -> Table:
+    from computepool.cli.jobs import describe_requirements
+    from computepool.cli.terminal import make_table, state_text
+    from computepool.cli.words import seconds_between
+
+    table = make_table("JOB", "NEEDS", "SLICES", "STATE", "TOOK", right=("SLICES", "TOOK"))
+    for job in jobs:
+        took = seconds_between(job.created_at, job.finished_at)
+        needs = describe_requirements(job.requirements).split(",")[0]
+        done = f"{job.counts.succeeded}/{job.slice_count}"
+        table.add_row(job.name, needs, done, state_text(job.state), "-" if took is None else f"{took:.1f} s")
+    return table
+
+
+def _show_results(handles: Mapping[str, JobHandle], folder: Path, out: Console) -> None:
+    from computepool.cli.demo_examples import PICTURE, SWEEP, best_setting, read_sweep, stitch_picture
+    from computepool.cli.words import sparkline
+
+    for name, handle in handles.items():
+        handle.download(folder / name)
+    settings = read_sweep(folder / SWEEP)
+    best = best_setting(settings)
+    out.print()
+    out.print("Share of unseen points right, by learning rate and width of the network:")
+    out.print(sweep_table(settings))
+    curve = sparkline(best.loss, width=_CURVE_COLUMNS, ascii_only=out.options.ascii_only)
+    out.print(f"Best: rate {best.rate:g}, width {best.width}, {best.accuracy:.1%}   loss {curve}")
+    out.print()
+    out.print(f"Picture of 16 tiles: {stitch_picture(folder / PICTURE, folder / 'mandelbrot.png')}", soft_wrap=True)
+
+
+def sweep_table(settings: Sequence[Setting]) -> Table:
+    from rich.text import Text
+
+    from computepool.cli.terminal import make_table
+
+    rates = sorted({setting.rate for setting in settings})
+    found = {(setting.width, setting.rate): setting.accuracy for setting in settings}
+    top = max(found.values())
+    headings = [f"{rate:g}" for rate in rates]
+    table = make_table("WIDTH", *headings, right=("WIDTH", *headings))
+    for width in sorted({setting.width for setting in settings}):
+        row = [found[(width, rate)] for rate in rates]
+        table.add_row(
+            str(width), *(Text(f"{share:.0%}", style="bold green" if share == top else "") for share in row)
+        )
+    return table
+
+
+def _stay(grid: Grid, folder: Path) -> None:
+    from computepool.cli.demo_grid import DemoFailed
+    from computepool.cli.fleet import report_ended
+
+    click.echo(
+        "\nThe grid stays up. In another terminal:\n"
+        f"  export HUB_URL={grid.hub_url}\n"
+        f"  export COMPUTEPOOL_KEY={grid.submitter_key}\n"
+        "  computepool jobs\n"
+        "  computepool run --slices 3 -- sh -c 'echo slice $COMPUTEPOOL_SLICE_INDEX runs'\n"
+        f"Logs and results are in {folder}. Ctrl-C ends everything."
+    )
+    told: set[str] = set()
+    while True:
+        if grid.hub.exit_code is not None:
+            report_ended([grid.hub])
+            raise DemoFailed("the hub ended by itself")
+        ended = [child for child in grid.fleet if child.exit_code is not None and child.name not in told]
+        report_ended(ended)
+        told |= {child.name for child in ended}
+        time.sleep(_WATCH_SECONDS)

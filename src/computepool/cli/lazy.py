@@ -1,0 +1,45 @@
+"""A group of commands that imports a command only when it is called: `--help` must not wait for httpx and rich."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+
+import click
+
+
+class LazyGroup(click.Group):
+    """`table` maps a command's name to its module and one line of help; `aliases` are other names for them."""
+
+    def __init__(
+        self, *, table: Mapping[str, tuple[str, str]], aliases: Mapping[str, str] | None = None, **attributes: object
+    ) -> None:
+        super().__init__(**attributes)  # type: ignore[arg-type]
+        self._table = table
+        self._aliases = aliases or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._table)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        name = self._aliases.get(name, name)
+        if name not in self._table:
+            return None
+        command = importlib.import_module(self._table[name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            close = difflib.get_close_matches(args[0], [*self._table, *self._aliases], n=1)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """From the table, not from the commands: asking them would import them all."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in self._table.items()])

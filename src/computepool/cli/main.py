@@ -1,0 +1,81 @@
+"""The entry of `computepool`: picks the command, and turns every refusal into one clear line."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+import computepool
+from computepool.cli.lazy import LazyGroup
+from computepool.core.errors import ComputePoolError
+
+EXIT_REFUSED = 2
+EXIT_INTERRUPTED = 130
+
+_COMMANDS = {
+    "run": ("computepool.cli.run", "Run a script or a command on the grid and fetch what it makes."),
+    "jobs": ("computepool.cli.jobs", "List your jobs, or show one with its slices and attempts."),
+    "logs": ("computepool.cli.logs", "Print what a job wrote; follow it while it runs."),
+    "cancel": ("computepool.cli.cancel", "Stop a job, queued or running."),
+    "nodes": ("computepool.cli.nodes", "List the machines you lend; drain, pause, resume or remove one."),
+    "node": ("computepool.cli.node", "Lend this machine: run the agent."),
+    "sign-in": ("computepool.cli.sign_in", "Remember a hub and a key on this machine."),
+    "sign-up": ("computepool.cli.sign_up", "Make an account at a hub."),
+    "hub": ("computepool.cli.hub", "Run a hub."),
+    "fleet": ("computepool.cli.fleet", "Start a synthetic fleet against a demo hub."),
+    "demo": ("computepool.cli.demo", "See the whole grid at work on this machine."),
+}
+_ALIASES = {"login": "sign-in"}
+
+
+@click.command(
+    cls=LazyGroup,
+    table=_COMMANDS,
+    aliases=_ALIASES,
+    help="ComputePool: hand jobs to an open grid of computers, or lend yours to it.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(computepool.__version__, prog_name="computepool")
+def cli() -> None:
+    pass
+
+
+def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that lacks a character of somebody's log shows a question mark and goes on.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit code: 0 done, 1 the job did not succeed, 2 refused or misused, 130 interrupted."""
+    try:
+        result = cli.main(args=list(arguments), prog_name="computepool", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.ClickException as misuse:
+        misuse.show()
+        return misuse.exit_code
+    except ComputePoolError as error:
+        return _complain(error.message, str(error.details.get("code", error.code)))
+    except (KeyboardInterrupt, click.Abort):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe has gone (`| head`): nobody is left to tell, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        return _complain(str(error), str(getattr(error, "code", "os_error")))
+
+
+def _complain(message: str, code: str) -> int:
+    from computepool.cli.words import plain
+
+    click.echo(f"error: {plain(message)} ({code})", err=True)
+    return EXIT_REFUSED

@@ -1,0 +1,197 @@
+"""`computepool run`: submits, watches, fetches. The exit code is 0 only if the job succeeded."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from computepool.cli.access import connect, hub_options
+from computepool.core.jobs.state import JobState
+
+if TYPE_CHECKING:
+    from computepool.sdk import Client, JobHandle
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+_SECOND_THOUGHT_SECONDS = 4.0
+
+
+class _RunCommand(click.Command):
+    """Remembers what stood behind `--`: with a script it is the script's arguments, without one the command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        behind: list[str] = []
+        if "--" in args:
+            cut = args.index("--")
+            args, behind = args[:cut], args[cut + 1 :]
+        ctx.meta["computepool.behind"] = behind
+        return super().parse_args(ctx, args)
+
+
+@click.command("run", cls=_RunCommand, options_metavar="[OPTIONS]")
+@click.argument("script", required=False, metavar="[SCRIPT] [-- ARGUMENT...]")
+@click.option("--slices", type=int, default=1, show_default=True, help="Run it so many times, numbered from 0.")
+@click.option("--gpu", is_flag=True, help="Any GPU.")
+@click.option("--vram", default="0", metavar="SIZE", help="GPU memory, such as 16GB.")
+@click.option("--ram", metavar="SIZE", help="Memory. [default: 512MB]")
+@click.option("--cores", type=int, default=1, show_default=True, help="CPU cores.")
+@click.option("--disk", metavar="SIZE", help="Disk space. [default: 1GB]")
+@click.option("--tier", "tiers", multiple=True, metavar="NAME", help="Only such cards, e.g. rtx-4090. Repeatable.")
+@click.option("--region", "regions", multiple=True, metavar="XX", help="Only such countries, e.g. IN. Repeatable.")
+@click.option("--isolation", metavar="LEVEL", help="Least isolation: sandboxed, container or gvisor.")
+@click.option("--env", "-e", "variables", multiple=True, metavar="NAME=VALUE", help="For the job. Repeatable.")
+@click.option("--file", "-f", "files", multiple=True, metavar="PATH", help="File or folder to send. Repeatable.")
+@click.option("--name", help="How the job is called. [default: the script's name]")
+@click.option("--retries", type=int, default=2, show_default=True, help="How often a failed slice is tried again.")
+@click.option("--wall", default="1h", show_default=True, metavar="TIME", help="Longest run of a slice: 90s, 15m, 2h.")
+@click.option("--priority", type=int, default=0, show_default=True, help="-10 to 10.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Where outputs go. [default: ./NAME-ID]"
+)
+@click.option("--detach", "-d", is_flag=True, help="Submit and leave; print the job's id.")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome for programs; no log.")
+@hub_options
+def command(
+    script: str | None,
+    variables: tuple[str, ...],
+    wall: str,
+    isolation: str | None,
+    out: Path | None,
+    detach: bool,
+    as_json: bool,
+    hub_url: str | None,
+    key: str | None,
+    **wanted: Any,
+) -> int:
+    """Run a Python SCRIPT on the grid, or any command behind `--`:
+
+    \b
+        computepool run train.py --vram 16GB --file data -- --epochs 10
+        computepool run --slices 100 simulate.py
+        computepool run -- sh -c 'nproc > $COMPUTEPOOL_OUTPUT_DIR/cores'
+
+    Each slice finds its number in COMPUTEPOOL_SLICE_INDEX and leaves its results in COMPUTEPOOL_OUTPUT_DIR.
+    """
+    behind: list[str] = click.get_current_context().meta["computepool.behind"]
+    program = choose_program(script, behind)
+    if isolation is not None:
+        wanted["isolation"] = isolation
+    wanted |= {"env": parse_variables(variables), "wall_seconds": _parse_wall(wall)}
+    client = connect(hub_url, key, watching=not detach)
+    handle = _submit(client, **program, **_join_files(program, wanted))
+    if detach:
+        return _leave(handle, as_json=as_json)
+    return _attend(handle, out=out, as_json=as_json)
+
+
+def choose_program(script: str | None, behind: list[str]) -> dict[str, Any]:
+    """What `submit` is told to run: a script with its arguments, a program file, or a plain command."""
+    from computepool.core.jobs.spec import SCRIPT_FILE_NAME
+
+    if script is None and not behind:
+        raise click.UsageError("There is nothing to run. Give a script, or a command behind `--`.")
+    if script is None:
+        return {"command": behind}
+    if not Path(script).is_file():
+        raise click.UsageError(f"There is no file {script!r}. A command stands behind `--`: run -- {script} ...")
+    if Path(script).suffix == ".py":
+        return {"script": Path(script), "command": ["python3", SCRIPT_FILE_NAME, *behind] if behind else []}
+    # Anything else names its interpreter in its first line, or is a shell script.
+    starts_itself = Path(script).read_bytes()[:2] == b"#!"
+    path = Path(script).resolve()
+    return {"files": [path], "command": [*([] if starts_itself else ["sh"]), f"./{path.name}", *behind]}
+
+
+def parse_variables(pairs: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"--env {pair}: write it as NAME=VALUE.")
+        found[name] = value
+    return found
+
+
+def _parse_wall(text: str) -> int:
+    from computepool.cli.words import parse_seconds
+
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise click.UsageError(f"--wall: {error}.") from None
+
+
+def _join_files(program: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    return {**wanted, "files": [*program.pop("files", []), *wanted["files"]]}
+
+
+def _submit(client: Client, **wanted: Any) -> JobHandle:
+    from computepool.cli.terminal import aside
+
+    console = aside()
+    if console.is_interactive:
+        with console.status("Submitting"):
+            return client.submit(**wanted)
+    return client.submit(**wanted)
+
+
+def _leave(handle: JobHandle, *, as_json: bool) -> int:
+    from computepool.cli.terminal import print_json
+    from computepool.cli.words import short_id
+
+    if as_json:
+        print_json({"job": handle.job, "files": []})
+        return 0
+    click.echo(str(handle.id))
+    click.echo(f"Follow it with: computepool logs {short_id(handle.id)} --follow", err=True)
+    return 0
+
+
+def _attend(handle: JobHandle, *, out: Path | None, as_json: bool) -> int:
+    from computepool.cli.terminal import print_json
+    from computepool.cli.watch import explain_failures, watch
+
+    try:
+        watch(handle, with_log=not as_json)
+        files = _fetch(handle, out)
+    except KeyboardInterrupt:
+        return _think_twice(handle)
+    if as_json:
+        print_json({"job": handle.job, "files": [str(file) for file in files]})
+    if handle.state is not JobState.SUCCEEDED:
+        explain_failures(handle)
+        return EXIT_FAILED
+    return 0
+
+
+def _fetch(handle: JobHandle, out: Path | None) -> list[Path]:
+    from computepool.cli.words import short_id
+
+    folder = out or Path(f"{to_folder_name(handle.job.name)}-{short_id(handle.id)}")
+    files = handle.download(folder)
+    if files:
+        click.echo(f"{len(files)} file{'s' if len(files) > 1 else ''} in {folder}", err=True)
+    return files
+
+
+def to_folder_name(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "._-" else "_" for c in name).strip(".")[:60] or "job"
+
+
+def _think_twice(handle: JobHandle) -> int:
+    """The first Ctrl-C lets go of the job; only a second one, soon after, takes it down."""
+    from computepool.cli.words import short_id
+
+    name = short_id(handle.id)
+    try:
+        click.echo(f"\nJob {name} goes on without you. Press Ctrl-C again now to cancel it.", err=True)
+        time.sleep(_SECOND_THOUGHT_SECONDS)
+    except KeyboardInterrupt:
+        click.echo("\nCancelling.", err=True)
+        click.echo(f"Job {name} is {handle.cancel().state.value}.", err=True)
+        return EXIT_INTERRUPTED
+    click.echo(f"See it with:  computepool jobs {name}\nStop it with: computepool cancel {name}", err=True)
+    return EXIT_INTERRUPTED

@@ -1,0 +1,260 @@
+"""The hub's API for people, one method per call, keyword arguments only.
+
+Holds no rules: what is right is decided by the hub, and its refusals come back as the same classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from uuid import UUID
+
+from computepool import entropy
+from computepool.core.accounts.roles import Role
+from computepool.core.errors import InvalidSpec
+from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.jobs.spec import SCRIPT_FILE_NAME
+from computepool.core.jobs.state import JobState
+from computepool.sdk.config import resolve_settings
+from computepool.sdk.files import LocalFile, collect_files, describe_file, read_script
+from computepool.sdk.jobs import JobHandle
+from computepool.sdk.sizes import parse_size
+from computepool.sdk.transport import Transport, many_at_once
+from computepool.wire.accounts import (
+    Account,
+    CreatedKey,
+    CreateKey,
+    HubView,
+    Key,
+    KeyPage,
+    SignedIn,
+    SignInLink,
+    SignInRequest,
+    SignUpRequest,
+)
+from computepool.wire.artifacts import Artifact
+from computepool.wire.jobs import InputFile, Job, JobPage, JobSpec, Requirements
+from computepool.wire.nodes import Node, NodeChange, NodePage
+
+_PAGE_LENGTH = 100
+
+
+class Client:
+    """`patience_seconds` is how long a call goes on trying while the hub is away; `on_trouble` hears of each try."""
+
+    def __init__(
+        self,
+        hub_url: str | None = None,
+        key: str | None = None,
+        *,
+        patience_seconds: float = 60.0,
+        on_trouble: Callable[[str], None] | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        if transport is None:
+            settings = resolve_settings(hub_url=hub_url, key=key)
+            transport = Transport(
+                hub_url=settings.hub_url,
+                key=settings.key,
+                patience_seconds=patience_seconds,
+                on_trouble=on_trouble,
+            )
+        self._transport = transport
+
+    @property
+    def hub_url(self) -> str:
+        return self._transport.hub_url
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def get_hub(self) -> HubView:
+        return self._transport.call("GET", "/v1/hub", HubView)
+
+    def sign_up(
+        self, *, email: str, name: str = "", password: str | None = None, invite: str | None = None
+    ) -> SignedIn:
+        body = SignUpRequest(email=email, name=name, password=password, invite=invite)
+        return self._transport.call("POST", "/v1/accounts", SignedIn, body=body)
+
+    def sign_in(
+        self, *, email: str | None = None, password: str | None = None, link_token: str | None = None
+    ) -> SignedIn:
+        body = SignInRequest(email=email, password=password, link_token=link_token)
+        return self._transport.call("POST", "/v1/sign-in", SignedIn, body=body)
+
+    def get_account(self) -> Account:
+        return self._transport.call("GET", "/v1/accounts/me", Account)
+
+    def create_sign_in_link(self, *, account_id: UUID | None = None) -> SignInLink:
+        """A one-time link to the dashboard: one's own at a demo hub, anybody's for an operator."""
+        path = "/v1/sign-in-links" if account_id is None else f"/v1/accounts/{account_id}/sign-in-links"
+        return self._transport.call("POST", path, SignInLink, body={})
+
+    def create_key(
+        self, *, name: str = "", roles: Sequence[Role] = (), expires_seconds: int | None = None
+    ) -> CreatedKey:
+        body = CreateKey(name=name, roles=tuple(roles), expires_seconds=expires_seconds)
+        return self._transport.call("POST", "/v1/keys", CreatedKey, body=body)
+
+    def list_keys(self) -> list[Key]:
+        return self._transport.call("GET", "/v1/keys", KeyPage).keys
+
+    def revoke_key(self, *, key_id: UUID) -> None:
+        self._transport.delete(f"/v1/keys/{key_id}")
+
+    def submit(
+        self,
+        *,
+        script: Path | str | None = None,
+        command: Sequence[str] = (),
+        files: Sequence[Path | str] = (),
+        env: Mapping[str, str] | None = None,
+        slices: int = 1,
+        gpu: bool = False,
+        vram: int | str = 0,
+        ram: int | str | None = None,
+        cores: int = 1,
+        disk: int | str | None = None,
+        tiers: Sequence[str] = (),
+        regions: Sequence[str] = (),
+        isolation: IsolationLevel | str = IsolationLevel.SANDBOXED,
+        retries: int = 2,
+        wall_seconds: int = 3_600,
+        priority: int = 0,
+        expires_at: datetime | None = None,
+        name: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> JobHandle:
+        """Hand a job to the hub. `script` is run by python3 unless `command` says otherwise.
+
+            client.submit(script="train.py", files=["data"], vram="16GB", slices=8)
+            client.submit(command=["sh", "-c", "nproc > $COMPUTEPOOL_OUTPUT_DIR/cores"])
+
+        `files` are paths of files or folders; those that the hub has already are not sent again.
+        Submitting twice with one `idempotency_key` gives the same job; a new key is made when none is given,
+        so that a lost answer never makes a second job.
+        """
+        source = None if script is None else read_script(script)
+        requirements = _requirements(
+            gpu=gpu, vram=vram, ram=ram, cores=cores, disk=disk, tiers=tiers, regions=regions, isolation=isolation
+        )
+        local = collect_files(files, has_script=script is not None)
+        spec = JobSpec(
+            name=name or _name_of(script, command),
+            script=source,
+            command=tuple(command),
+            files=tuple(many_at_once(self._send_file, local)),
+            env=dict(env or {}),
+            requirements=requirements,
+            slice_count=slices,
+            retries=retries,
+            wall_seconds=wall_seconds,
+            priority=priority,
+            expires_at=expires_at,
+        )
+        return self.submit_spec(spec, idempotency_key=idempotency_key)
+
+    def submit_spec(self, spec: JobSpec, *, idempotency_key: str | None = None) -> JobHandle:
+        """Submit a description as the wire knows it; its files must be at the hub already."""
+        header = {"Idempotency-Key": idempotency_key or str(entropy.new_id())}
+        job = self._transport.call("POST", "/v1/jobs", Job, body=spec, headers=header, repeatable=True)
+        return JobHandle(self._transport, job)
+
+    def get_job(self, *, job_id: UUID | str) -> JobHandle:
+        return JobHandle(self._transport, self._transport.call("GET", f"/v1/jobs/{UUID(str(job_id))}", Job))
+
+    def list_jobs(
+        self, *, limit: int = _PAGE_LENGTH, cursor: str | None = None, state: JobState | None = None
+    ) -> JobPage:
+        """One page, newest first; hand its `cursor` back for the next."""
+        params = {"limit": limit, "cursor": cursor, "state": state.value if state else None}
+        return self._transport.call("GET", "/v1/jobs", JobPage, params=params)
+
+    def upload(self, *, path: Path | str) -> Artifact:
+        """Store one file at the hub by its hash."""
+        file = describe_file(LocalFile(Path(path), Path(path).name))
+        self._store(file, Path(path))
+        return Artifact(sha256=file.sha256, size_bytes=file.size_bytes)
+
+    def _send_file(self, local: LocalFile) -> InputFile:
+        file = describe_file(local)
+        self._store(file, local.source)
+        return file
+
+    def _store(self, file: InputFile, source: Path) -> None:
+        path = f"/v1/artifacts/{file.sha256}"
+        if self._transport.exists(path):
+            return
+        stored = self._transport.upload(path, source, Artifact)
+        if stored.sha256 != file.sha256:
+            raise InvalidSpec(f"{source} changed while it was being sent. Try again.")
+
+    def list_nodes(self, *, limit: int = _PAGE_LENGTH, cursor: str | None = None) -> NodePage:
+        return self._transport.call("GET", "/v1/nodes", NodePage, params={"limit": limit, "cursor": cursor})
+
+    def nodes(self) -> Iterator[Node]:
+        """All of one's nodes, fetched page by page."""
+        cursor: str | None = None
+        while True:
+            page = self.list_nodes(cursor=cursor)
+            yield from page.nodes
+            if page.cursor is None:
+                return
+            cursor = page.cursor
+
+    def get_node(self, *, node_id: UUID) -> Node:
+        return self._transport.call("GET", f"/v1/nodes/{node_id}", Node)
+
+    def change_node(self, *, node_id: UUID, change: NodeChange) -> Node:
+        return self._transport.call("POST", f"/v1/nodes/{node_id}/{change.value}", Node, repeatable=True)
+
+
+def _requirements(
+    *,
+    gpu: bool,
+    vram: int | str,
+    ram: int | str | None,
+    cores: int,
+    disk: int | str | None,
+    tiers: Sequence[str],
+    regions: Sequence[str],
+    isolation: IsolationLevel | str,
+) -> Requirements:
+    try:
+        level = IsolationLevel(isolation)
+    except ValueError:
+        known = ", ".join(each.value for each in IsolationLevel)
+        raise InvalidSpec(f"{isolation!r} is not an isolation level; there are {known}.") from None
+    given: dict[str, Any] = {}
+    if ram is not None:
+        given["ram_bytes"] = parse_size(ram)
+    if disk is not None:
+        given["disk_bytes"] = parse_size(disk)
+    return Requirements(
+        gpu=gpu,
+        vram_bytes=parse_size(vram),
+        cores=cores,
+        tiers=tuple(tiers),
+        regions=tuple(regions),
+        isolation=level,
+        **given,
+    )
+
+
+def _name_of(script: Path | str | None, command: Sequence[str]) -> str:
+    """What a person would call it: the script's name without its ending, or the program's."""
+    if script is not None and "\n" not in str(script):
+        return Path(script).stem or SCRIPT_FILE_NAME
+    return (Path(command[0]).name if command else "") or "job"
