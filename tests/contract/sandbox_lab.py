@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from computepool import entropy
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.node.runner import handle
+from computepool.node.runner.liveness import find_birth
 from computepool.node.runner.request import AttemptRequest
 from computepool.node.runner.status import FINISHED, VANISHED, Status
 from computepool.node.sandbox.bubblewrap import JOB_UID_BASE
@@ -149,7 +150,7 @@ class Lab:
                 handle.request_stop(attempt.state_dir, cause="cancelled", grace_seconds=0.0)
                 attempt.await_end()
         for attempt in self.attempts:
-            leftovers = list_leftovers(attempt)
+            leftovers = list_leftovers(attempt, corpses_count=attempt.status().state == FINISHED)
             assert not leftovers, leftovers
             handle.cleanup(attempt.state_dir)
             assert not attempt.state_dir.exists()
@@ -189,8 +190,12 @@ def wait_until(holds: Callable[[], bool], seconds_max: float, complaint: str) ->
         time.sleep(0.005)
 
 
-def list_leftovers(attempt: Attempt) -> list[str]:
-    """Processes, groups, mounts, loop devices and folders that an attempt has left on the machine."""
+def list_leftovers(attempt: Attempt, *, corpses_count: bool = True) -> list[str]:
+    """Processes, groups, mounts, loop devices and folders that an attempt has left on the machine.
+
+    Without `corpses_count`, dead processes that the machine's PID 1 has yet to reap are passed over: a runner
+    that was killed can reap nobody.
+    """
     found = [f"group {path}" for path in glob.glob(f"/sys/fs/cgroup/**/*{attempt.name}*", recursive=True)]
     found += [f"folder {path}" for path in glob.glob(f"/run/computepool/*{attempt.name}*")]
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
@@ -203,7 +208,8 @@ def list_leftovers(attempt: Attempt) -> list[str]:
             pass  # it went away while we looked
     content = handle.read_status(attempt.state_dir)
     if content.runner_pid is not None:
-        found += [f"process {pid}" for pid in list_processes_of(JOB_UID_BASE + content.runner_pid)]
+        pids = list_processes_of(JOB_UID_BASE + content.runner_pid)
+        found += [f"process {pid}" for pid in pids if corpses_count or find_birth(pid) is not None]
     return found
 
 

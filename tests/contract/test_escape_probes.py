@@ -55,7 +55,7 @@ def halves(word: str) -> tuple[str, str]:
 CASES = [
     Case("read_shadow"),
     Case("read_ssh_key", arguments=lambda scene: (str(scene.secret_path),)),
-    Case("read_through_init_root", arguments=lambda scene: (str(scene.secret_path),)),
+    Case("read_through_init_root", IN_PID_NAMESPACE, lambda scene: (str(scene.secret_path),)),
     Case("write_outside", AS_USER, lambda scene: (str(scene.folder),)),
     Case("see_processes", AS_USER, lambda scene: halves(scene.word)),
     Case("become_root"),
@@ -66,7 +66,8 @@ CASES = [
     Case("open_devices"),
     Case("write_sysctl"),
     Case("tty_inject"),
-    Case("agent_token", arguments=lambda scene: halves(scene.token)),
+    # In a PID namespace of its own: the control reads environments, and the machine's are not its business.
+    Case("agent_token", IN_PID_NAMESPACE, lambda scene: halves(scene.token)),
     Case("host_loopback", AS_USER, lambda scene: (str(scene.tcp_port),)),
     Case("abstract_socket", AS_USER, lambda scene: (scene.abstract_name,)),
     Case("network_cards", AS_USER),
@@ -284,12 +285,13 @@ def test_gigabyte_of_output_is_cut_and_the_job_goes_on(lab: Lab, tmp_path: Path)
 
 
 def test_job_cannot_take_more_processor_than_its_share(lab: Lab, tmp_path: Path) -> None:
-    assert float(run_control("use_cpu", cwd=tmp_path)) > 0.8
+    # The probe counts for one second; other work on the machine may take part of it from the control.
+    assert float(run_control("use_cpu", cwd=tmp_path)) > 0.3
 
-    result = lab.run_probe("use_cpu", cpu_cores=0.25)
+    status = lab.run_probe("use_cpu", cpu_cores=0.1).status
 
-    assert float(result.log) < 0.6
-    assert 0.0 < result.status.cpu_seconds < 0.8
+    assert status.cause is None
+    assert 0.0 < status.cpu_seconds / status.run_seconds < 0.15
 
 
 def test_job_that_runs_for_ever_is_timed_out(lab: Lab) -> None:

@@ -1,0 +1,170 @@
+"""The teaching agent keeps its promises: short, alone with the standard library, and its own Ed25519 is right."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from uuid import uuid4
+
+import jwt
+import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+SOURCE = Path(__file__).parents[2] / "examples" / "tiny_agent.py"
+
+
+def load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tiny_agent", SOURCE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+tiny: Any = load()
+
+
+def test_it_has_at_most_150_lines() -> None:
+    assert len(SOURCE.read_text().splitlines()) <= 150
+
+
+def test_it_needs_the_standard_library_only() -> None:
+    tree = ast.parse(SOURCE.read_text())
+    plain = {
+        name.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names
+    }
+    named = {(node.module or "").split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert plain | named <= set(sys.stdlib_module_names)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.binary(min_size=32, max_size=32), message=st.binary(max_size=300))
+def test_its_keys_and_signatures_are_those_of_the_library(seed: bytes, message: bytes) -> None:
+    key = Ed25519PrivateKey.from_private_bytes(seed)
+    public = key.public_key().public_bytes_raw()
+    assert tiny.public_of(seed) == public
+    assert tiny.sign(seed, message) == key.sign(message)
+    assert tiny.verify(public, message, key.sign(message))
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.binary(min_size=32, max_size=32), position=st.integers(0, 511))
+def test_a_changed_bit_spoils_a_signature_for_both(seed: bytes, position: int) -> None:
+    key = Ed25519PrivateKey.from_private_bytes(seed)
+    signature = bytearray(key.sign(b"message"))
+    signature[position // 8] ^= 1 << position % 8
+    public = key.public_key()
+    assert not is_verified_by_library(public, bytes(signature))
+    assert not is_verified_by_tiny(public, bytes(signature))
+
+
+def test_signatures_with_an_overlarge_number_or_wrong_length_are_refused() -> None:
+    key = Ed25519PrivateKey.generate()
+    signature = key.sign(b"message")
+    overlarge = (int.from_bytes(signature[32:], "little") + tiny.ORDER).to_bytes(32, "little")
+    for wrong in (signature[:32] + overlarge, signature + b"\0", signature[:63]):
+        assert not is_verified_by_tiny(key.public_key(), wrong)
+
+
+def is_verified_by_library(public: Ed25519PublicKey, signature: bytes) -> bool:
+    try:
+        public.verify(signature, b"message")
+    except InvalidSignature:
+        return False
+    return True
+
+
+def is_verified_by_tiny(public: Ed25519PublicKey, signature: bytes) -> bool:
+    try:
+        return bool(tiny.verify(public.public_bytes_raw(), b"message", signature))
+    except ValueError:
+        # The changed bytes are no point of the curve, which is a refusal too.
+        return False
+
+
+class Hub:
+    """Signs job tokens the way a hub does."""
+
+    def __init__(self) -> None:
+        self.key = Ed25519PrivateKey.generate()
+        self.keys = [{"kid": "k1", "public_key": tiny.b64(self.key.public_key().public_bytes_raw())}]
+        self.node_id = str(uuid4())
+
+    def assign(self, *, header: dict[str, Any] | None = None, **changes: Any) -> dict[str, str]:
+        attempt_id = str(uuid4())
+        order = json.dumps({"attempt_id": attempt_id, "command": ["true"]})
+        claims = {
+            "aud": self.node_id,
+            "jti": attempt_id,
+            "exp": time.time() + 60,
+            "order_sha256": tiny.sha256(order.encode()),
+            **changes,
+        }
+        headers = {"kid": "k1", "typ": "computepool-job+jwt", **(header or {})}
+        token = jwt.encode(claims, self.key, algorithm="EdDSA", headers=headers)
+        return {"attempt_id": attempt_id, "order": order, "token": token}
+
+
+def test_a_good_order_is_opened() -> None:
+    hub = Hub()
+    assert tiny.open_order(hub.assign(), hub.node_id, hub.keys)["command"] == ["true"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"aud": "another"},
+        {"jti": "another"},
+        {"exp": 1},
+        {"order_sha256": "0" * 64},
+        {"header": {"typ": "JWT"}},
+        {"header": {"kid": "k2"}},
+    ],
+)
+def test_a_token_that_is_not_meant_for_this_is_refused(changes: dict[str, Any]) -> None:
+    hub = Hub()
+    with pytest.raises(ValueError):
+        tiny.open_order(hub.assign(**changes), hub.node_id, hub.keys)
+
+
+def test_a_changed_order_and_a_strangers_signature_are_refused() -> None:
+    hub, stranger = Hub(), Hub()
+    changed = hub.assign()
+    changed["order"] = changed["order"].replace("true", "false")
+    with pytest.raises(ValueError):
+        tiny.open_order(changed, hub.node_id, hub.keys)
+    stranger.node_id = hub.node_id
+    with pytest.raises(ValueError):
+        tiny.open_order(stranger.assign(), hub.node_id, hub.keys)
+
+
+def test_the_algorithms_none_and_hs256_are_refused() -> None:
+    hub = Hub()
+    good = hub.assign()
+    head, body, _ = good["token"].split(".")
+    header = json.loads(tiny.unb64(head))
+    public = tiny.unb64(hub.keys[0]["public_key"])
+    none = tiny.b64(json.dumps({**header, "alg": "none"}).encode()) + f".{body}."
+    claims = json.loads(tiny.unb64(body))
+    swapped = jwt.encode(claims, public, algorithm="HS256", headers={"kid": "k1", "typ": header["typ"]})
+    for token in (none, swapped):
+        with pytest.raises(ValueError):
+            tiny.open_order({**good, "token": token}, hub.node_id, hub.keys)
+
+
+def test_its_own_tokens_are_read_by_the_library() -> None:
+    seed = bytes(range(32))
+    token = tiny.make_jwt(seed, {"aud": "hub", "jti": "x"}, "computepool-receipt+jwt")
+    public = Ed25519PrivateKey.from_private_bytes(seed).public_key()
+    assert jwt.decode(token, public, algorithms=["EdDSA"], audience="hub")["jti"] == "x"
+    assert jwt.get_unverified_header(token) == {"alg": "EdDSA", "typ": "computepool-receipt+jwt"}
