@@ -1,0 +1,90 @@
+"""The agent's settings: faults are told together, and every hub has its own folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from computepool.node import config as config_module
+from computepool.node.config import NodeConfig, Poll, find_state_dir, load_config
+from computepool.node.main import main, make_parser
+from computepool.settings import InvalidSettings
+
+HUB = {"HUB_URL": "http://hub.example:8000"}
+
+
+def test_the_hub_is_all_that_must_be_given() -> None:
+    config = load_config(HUB)
+    assert (config.hub_url, config.poll, config.cpu_slots) == ("http://hub.example:8000", Poll.LONG, 1)
+    assert (config.drain_seconds, config.wait_seconds, config.pids_max) == (600, 30, 512)
+
+
+def test_without_a_hub_it_is_said_what_to_set() -> None:
+    with pytest.raises(InvalidSettings, match="HUB_URL"):
+        load_config({})
+
+
+def test_the_environment_is_read_and_flags_win() -> None:
+    env = {**HUB, "COMPUTEPOOL_NODE_POLL": "short", "COMPUTEPOOL_NODE_CPU_SLOTS": "3"}
+    config = load_config(env, cpu_slots=2, name=None)
+    assert (config.poll, config.cpu_slots, config.name) == (Poll.SHORT, 2, "")
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"COMPUTEPOOL_NODE_CPU_SLOT": "1"},
+        {"COMPUTEPOOL_NODE_CPU_SLOTS": "many"},
+        {"COMPUTEPOOL_NODE_CPU_SLOTS": "-1"},
+        {"COMPUTEPOOL_NODE_REGION": "India"},
+        {"COMPUTEPOOL_NODE_REGION": "in"},
+        {"COMPUTEPOOL_NODE_CORES_MAX": "0"},
+        {"COMPUTEPOOL_NODE_POLL": "sometimes"},
+        {"HUB_URL": "hub.example"},
+        {"HUB_URL": "ftp://hub.example"},
+    ],
+)
+def test_what_cannot_be_used_is_refused(env: dict[str, str]) -> None:
+    with pytest.raises(InvalidSettings):
+        load_config({**HUB, **env})
+
+
+def test_a_bad_flag_is_refused_like_a_bad_variable() -> None:
+    with pytest.raises(InvalidSettings):
+        load_config(HUB, poll="sometimes")
+
+
+def test_each_hub_and_each_name_has_its_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_module.os, "geteuid", lambda: 1000)
+    env = {"XDG_STATE_HOME": "/state"}
+    places = {
+        find_state_dir(NodeConfig(hub_url=url, name=name), env)
+        for url in ("http://a:1", "http://a:2", "https://user:secret@b")
+        for name in ("", "attic", "../../etc")
+    }
+    assert len(places) == 9
+    assert all(place.is_relative_to("/state/computepool-node") and ".." not in place.parts for place in places)
+    assert not any("secret" in str(place) for place in places)
+
+
+def test_root_keeps_its_state_with_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_module.os, "geteuid", lambda: 0)
+    assert find_state_dir(NodeConfig(hub_url="http://a:1"), {}) == Path("/var/lib/computepool-node/a_1/default")
+
+
+def test_a_given_folder_is_taken_as_it_is() -> None:
+    assert find_state_dir(NodeConfig(hub_url="http://a", state_dir="/x/y"), {}) == Path("/x/y")
+
+
+def test_every_flag_is_a_setting() -> None:
+    flags = set(vars(make_parser().parse_args([])))
+    assert flags <= set(NodeConfig.__struct_fields__)
+
+
+def test_bad_settings_end_the_process_with_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HUB_URL", raising=False)
+    assert main(["node", "--name", "x"]) == 2
+    assert "HUB_URL" in capsys.readouterr().err
