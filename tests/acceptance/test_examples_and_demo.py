@@ -1,0 +1,84 @@
+"""What a newcomer runs first: the tiny agent, the one-file agent, the demo."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.hub_process import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_tiny_agent_runs_jobs_from_a_real_hub(hub, owner, client, tmp_path):
+    lines = (ROOT / "examples" / "tiny_agent.py").read_text().splitlines()
+    assert len(lines) <= 150
+    env = {**os.environ, "HUB_URL": hub.url, "OWNER_KEY": owner.key}
+    agent = subprocess.Popen(
+        ["/usr/bin/python3", "-I", str(ROOT / "examples" / "tiny_agent.py")], env=env, cwd=tmp_path
+    )
+    try:
+        script = (
+            "import os, pathlib\nprint('hello')\n"
+            "pathlib.Path(os.environ['COMPUTEPOOL_OUTPUT_DIR'], 'x.txt').write_text(os.environ['COMPUTEPOOL_SLICE_INDEX'])\n"
+        )
+        job = client.submit(script=script, slices=3)
+        assert job.wait(timeout=90).state == "succeeded"
+        job.download(tmp_path / "results")
+        assert [(tmp_path / "results" / str(i) / "x.txt").read_text() for i in range(3)] == ["0", "1", "2"]
+        assert "hello" in "".join(job.logs(follow=False))
+        failing = client.submit(command=["sh", "-c", "exit 3"], retries=0)
+        assert failing.wait(timeout=60).state == "failed"
+        assert failing.get_slice(0).attempts[0].exit_code == 3
+    finally:
+        agent.send_signal(signal.SIGTERM)
+        agent.wait(20)
+
+
+@pytest.mark.timeout(240)
+def test_the_demo_runs_its_examples_on_all_five_nodes_and_ends_cleanly():
+    with tempfile.TemporaryDirectory(prefix="cp-demo-") as folder:
+        Path(folder).chmod(0o755)
+        env = {**os.environ, "PORT": str(free_port())}
+        run = subprocess.run(
+            [sys.executable, "-m", "computepool", "demo", "--once", "--dir", folder],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert run.returncode == 0, run.stdout + run.stderr
+        for node in ("rtx-4090", "rtx-3090", "rtx-4070", "rtx-3060", "cpu-only"):
+            assert node in run.stdout
+        picture = Path(folder) / "results" / "mandelbrot.png"
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        left = subprocess.run(["pgrep", "-f", folder], capture_output=True, text=True).stdout.split()
+        assert left == []
+
+
+@pytest.mark.timeout(240)
+def test_the_agent_as_one_file_runs_a_job(hub, owner, client, tmp_path):
+    subprocess.run([sys.executable, "scripts/build_agent_pyz.py"], cwd=ROOT, check=True, timeout=200)
+    env = {
+        **os.environ,
+        "HUB_URL": hub.url,
+        "COMPUTEPOOL_NODE_OWNER_KEY": owner.key,
+        "COMPUTEPOOL_NODE_STATE_DIR": str(tmp_path / "state"),
+        "SHIV_ROOT": str(tmp_path / "shiv"),
+    }
+    log = (tmp_path / "agent.log").open("wb")
+    agent = subprocess.Popen(
+        [sys.executable, "-I", str(ROOT / "dist" / "agent.pyz")], env=env, cwd=tmp_path, stdout=log, stderr=log
+    )
+    try:
+        job = client.submit(command=["true"])
+        assert job.wait(timeout=90).state == "succeeded", (tmp_path / "agent.log").read_text()
+    finally:
+        agent.send_signal(signal.SIGTERM)
+        agent.wait(30)
