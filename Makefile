@@ -43,10 +43,12 @@ types: setup ## mypy, strict
 
 .PHONY: generate
 generate: setup ## Write every generated file anew
+	@$(BIN)/python scripts/build_seccomp.py
 	@$(BIN)/python scripts/generate.py
 
 .PHONY: verify
 verify: setup ## Fail when a generated file has drifted from its source
+	@$(BIN)/python scripts/build_seccomp.py --check
 	@$(BIN)/python scripts/generate.py --check
 
 .PHONY: check

@@ -15,6 +15,9 @@ missing=()
 for command in "${!needed[@]}"; do
   PATH="$PATH:/usr/sbin:/sbin" command -v "$command" >/dev/null 2>&1 || missing+=("${needed[$command]}")
 done
+# The check of the shipped seccomp filters reads system call numbers from this library.
+ldconfig=$(PATH="$PATH:/usr/sbin:/sbin" command -v ldconfig || true)
+[ -n "$ldconfig" ] && ! "$ldconfig" -p | grep -q 'libseccomp\.so\.2' && missing+=(libseccomp2)
 
 if [ "$(uname -s)" = Linux ] && [ ${#missing[@]} -gt 0 ]; then
   packages=$(printf '%s\n' "${missing[@]}" | sort -u | tr '\n' ' ')

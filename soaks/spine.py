@@ -22,11 +22,11 @@ from pathlib import Path
 
 import asyncpg
 import httpx
+
+from computepool.hub.store.embedded import EmbeddedPostgres
 from tests.support.hub_process import HubProcess
 from tests.support.people import Person, sign_up
 from tests.support.protocol_node import Held, ProtocolNode
-
-from computepool.hub.store.embedded import EmbeddedPostgres
 
 CLIENTS = 16
 NODES = 8

@@ -6,6 +6,7 @@ import time
 
 import httpx
 import pytest
+
 from tests.support.people import sign_in_operator, sign_up
 from tests.support.postgres import wait_for
 

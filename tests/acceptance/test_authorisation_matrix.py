@@ -15,10 +15,10 @@ from typing import Any
 import asyncpg
 import httpx
 import pytest
-from tests.support.people import sign_in_operator, sign_up
-from tests.support.protocol_node import ProtocolNode
 
 from computepool.hub.http.app import all_routes
+from tests.support.people import sign_in_operator, sign_up
+from tests.support.protocol_node import ProtocolNode
 
 PUBLIC, ACCOUNT, SUBMITTER, OWNER, OPERATOR, NODE = "public", "account", "submitter", "owner", "operator", "node"
 

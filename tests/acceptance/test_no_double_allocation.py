@@ -11,6 +11,7 @@ import time
 import asyncpg
 import httpx
 import pytest
+
 from tests.support.people import sign_up
 from tests.support.postgres import wait_for
 from tests.support.protocol_node import ProtocolNode

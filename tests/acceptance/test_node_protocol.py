@@ -6,6 +6,7 @@ import asyncio
 
 import httpx
 import pytest
+
 from tests.support.people import Person
 from tests.support.postgres import wait_for
 from tests.support.protocol_node import ProtocolNode

@@ -9,6 +9,7 @@ import httpx
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
 from tests.support.postgres import wait_for
 from tests.support.protocol_node import ProtocolNode, base64url
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from soaks.spine import postmaster_pid, run_soak
 from tests.support.hub_process import HubProcess
 from tests.support.people import sign_up
