@@ -17,6 +17,9 @@ data = pathlib.Path("data/words.txt").read_text()
 (out / "deep" / "result.txt").write_text(f"{index}/{count} {os.environ['COLOUR']} {data}")
 """
 
+FORKS = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+FILLS_DISK = "f = open('big', 'wb')\nwhile True: f.write(b'x' * 10**6); f.flush()"
+
 
 def test_script_files_environment_logs_and_outputs_make_the_round_trip(start_agent, client, tmp_path):
     start_agent()
@@ -66,11 +69,11 @@ def test_a_shell_command_runs_without_a_script(start_agent, client):
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", {}, "exit_code", ""),
         ("x = bytearray(10**9)", {"ram": "200MB"}, "out_of_memory", "memory"),
         ("while True: pass", {"wall_seconds": 2}, "timed_out", ""),
-        ("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", {"wall_seconds": 3}, "timed_out", ""),
-        ("f = open('big', 'wb')\nwhile True: f.write(b'x' * 10**6); f.flush()", {"disk": "1GB", "wall_seconds": 60}, "exit_code", ""),
+        (FORKS, {"wall_seconds": 3}, "timed_out", ""),
+        (FILLS_DISK, {"disk": "1GB", "wall_seconds": 60}, "exit_code", ""),
     ],
     ids=["exit 7", "exit 137", "kills itself", "memory hog", "endless loop", "forks for ever", "fills the disk"],
-)  # fmt: skip
+)
 def test_a_program_that_goes_wrong_has_a_clear_cause(start_agent, client, script, options, cause, word):
     start_agent()
     job = client.submit(script=script + "\n", retries=0, **options)

@@ -26,7 +26,8 @@ def test_the_tiny_agent_runs_jobs_from_a_real_hub(hub, owner, client, tmp_path):
     try:
         script = (
             "import os, pathlib\nprint('hello')\n"
-            "pathlib.Path(os.environ['COMPUTEPOOL_OUTPUT_DIR'], 'x.txt').write_text(os.environ['COMPUTEPOOL_SLICE_INDEX'])\n"
+            "out = pathlib.Path(os.environ['COMPUTEPOOL_OUTPUT_DIR'])\n"
+            "(out / 'x.txt').write_text(os.environ['COMPUTEPOOL_SLICE_INDEX'])\n"
         )
         job = client.submit(script=script, slices=3)
         assert job.wait(timeout=90).state == "succeeded"
