@@ -28,7 +28,12 @@ _CURVE_COLUMNS = 40
 
 @click.command("demo")
 @click.option("--once", is_flag=True, help="Run the examples, check them, end. Exit code 0 only if all is well.")
-@click.option("--port", type=click.IntRange(1, 65535), help="The hub's port. [default: 8000, or the next free one]")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    envvar="PORT",
+    help="The hub's port. [else PORT, else 8000, or the next free one]",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address the hub listens on.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="Keeps the demo's database, logs and results.")
 def command(once: bool, port: int | None, host: str, folder: Path | None) -> int:

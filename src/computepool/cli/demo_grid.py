@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import socket
 import sys
 import time
@@ -108,6 +109,7 @@ def hub_env(env: Mapping[str, str], *, folder: Path, host: str, port: int) -> di
         "PORT": str(port),
         "COMPUTEPOOL_HUB_HOST": host,
         "COMPUTEPOOL_HUB_DEMO": "true",
+        "COMPUTEPOOL_HUB_OPERATOR_LINK": "true",
         "COMPUTEPOOL_HUB_DATA_DIR": str(folder / "hub"),
         "PYTHONUNBUFFERED": "1",
     }
@@ -230,6 +232,8 @@ def describe_ended(child: Child) -> str:
 def make_link(grid: Grid) -> str | None:
     """A link that opens the dashboard signed in; None where the hub offers none."""
     try:
-        return grid.hub_url + grid.submitter.create_sign_in_link().path
+        links = re.findall(r"/sign-in\?token=[\w-]+", grid.hub.log_path.read_text(errors="replace"))
+        # The operator sees everyone's nodes and jobs: the whole grid on one page.
+        return grid.hub_url + (links[-1] if links else grid.submitter.create_sign_in_link().path)
     except ComputePoolError:
         return None

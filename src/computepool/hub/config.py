@@ -33,6 +33,9 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     operator_email: Annotated[str, _meta("E-mail of the operator account made at the first start.")] = (
         "operator@localhost"
     )
+    operator_link: Annotated[
+        bool, _meta("Print a fresh sign-in link for the operator at every start, not only at the first.")
+    ] = False
     beat_seconds: Annotated[float, _meta("How often a node must be heard.")] = 30.0
     lease_seconds: Annotated[float, _meta("How long a silent node keeps its leases.")] = 60.0
     reap_grace_seconds: Annotated[float, _meta("How long after a lease's end its slice is given away.")] = 5.0

@@ -172,7 +172,7 @@ async def _greet_operator(hub: Hub) -> None:
     token = await ensure_operator(hub.pool, hub.settings)
     if token is not None:
         print(
-            f"\nFirst start. Sign in as the operator with this link (it works once, for 24 hours):\n\n"
+            f"\nSign in as the operator with this link (it works once, for 24 hours):\n\n"
             f"  {hub.settings.url}/sign-in?token={token}\n",
             flush=True,
         )

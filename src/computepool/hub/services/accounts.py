@@ -65,10 +65,14 @@ async def sign_up(
 
 
 async def ensure_operator(pool: Pool, settings: HubSettings) -> str | None:
-    """At the first start: makes the operator and returns the token of a one-time sign-in link."""
+    """At the first start: makes the operator and returns the token of a one-time sign-in link.
+
+    Later only when the settings ask for it, for an operator who has lost their key.
+    """
     async with pool.acquire() as conn, conn.transaction():
-        if await account_store.find_first_operator(conn) is not None:
-            return None
+        operator = await account_store.find_first_operator(conn)
+        if operator is not None:
+            return await _insert_link(conn, operator.id) if settings.operator_link else None
         account_id = AccountId(entropy.new_id())
         await _insert_account(conn, settings, account_id, settings.operator_email, "operator", None, frozenset(Role))
         await event_store.record_events(conn, [NewEvent(kind="account_created", account_id=account_id)])
