@@ -1,0 +1,429 @@
+"""One attempt's way: verify, fetch, run, ship the log, upload the results, complete until the hub has answered.
+
+Every step can be taken up again after the agent was killed. Refuses to run what the hub did not sign, what was run
+before, and what needs a file that is not the one it says; such attempts end with a completion, and nothing runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from computepool import clock
+from computepool.core.errors import ComputePoolError, Conflict, NodeRemoved, NotFound, StaleBoot, StaleLease
+from computepool.core.jobs.cause import Cause
+from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.jobs.spec import SCRIPT_FILE_NAME, is_safe_relative_path, is_sha256
+from computepool.core.placement.slot import Slot
+from computepool.node import completion, files, journal, patience, tokens
+from computepool.node.attempt_folder import AttemptFolder
+from computepool.node.completion import Ending
+from computepool.node.config import NodeConfig
+from computepool.node.hub_client import HubClient
+from computepool.node.identity import Identity
+from computepool.node.input_cache import InputCache, WrongBytes
+from computepool.node.log_shipping import LogShipper
+from computepool.node.runner import handle
+from computepool.node.runner.request import AttemptRequest, InvalidAttempt
+from computepool.node.runner.status import FINISHED, STOP_CAUSES, VANISHED, Status
+from computepool.node.runner_end import wait_for_end
+from computepool.node.sandbox.port import OUTPUT_DIR, InputFile, Limits
+from computepool.node.spent_tokens import SpentTokens
+from computepool.node.state_dir import StateDir
+from computepool.node.threads import finish_in_thread
+from computepool.wire.attempts import Assignment, CompleteRequest, RunOrder
+
+# How often a running attempt is looked at although nothing happened.
+LOOK_SECONDS = 1.0
+# After its grace a runner needs a moment to bring everything down.
+LET_GO_SECONDS = 60.0
+# The hub refuses a receipt from the future, and its Date header has whole seconds only.
+RECEIPT_AGE_SECONDS = 2
+# What a job may use when its order leaves a size open and the slot has none to share out.
+BYTES_MIN = 64_000_000
+
+
+class Refused(Exception):
+    """Nothing may run; the cause and the words go into the completion."""
+
+    def __init__(self, cause: Cause, message: str) -> None:
+        super().__init__(message)
+        self.ending = completion.refuse(cause, message)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all attempts of one agent share."""
+
+    hub: HubClient
+    identity: Identity
+    state: StateDir
+    cache: InputCache
+    spent: SpentTokens
+    config: NodeConfig
+    boot_id: UUID
+    # The level that this node offers: the walls that its sandbox passed the self-test with.
+    isolation: IsolationLevel
+    slots: Mapping[str, Slot] = field(default_factory=dict)
+
+
+class HeldAttempt:
+    def __init__(
+        self,
+        assignment: Assignment,
+        around: Surroundings,
+        *,
+        adopted: bool = False,
+        let_go: bool = False,
+        refusal: Ending | None = None,
+    ) -> None:
+        self.id = assignment.attempt_id
+        self.slot = assignment.slot
+        # An attempt that was let go keeps its slot until its runner has ended, but the hub hears no more of it.
+        self.is_let_go = let_go
+        # The hub has answered the completion: only cleaning up is left.
+        self.is_answered = False
+        self._assignment = assignment
+        self._around = around
+        self._adopted = adopted
+        self._refusal = refusal
+        self._folder = AttemptFolder(around.state.attempts / str(self.id))
+        self._shipper = LogShipper(
+            around.hub, attempt_id=self.id, lease_secret=assignment.lease_secret, path=self._folder.log_path
+        )
+        self._pinned: tuple[str, ...] = ()
+        self._stop_asked = asyncio.Event()
+        self._stop_cause = Cause.CANCELLED
+        self._hurry_cause: Cause | None = None
+        # Set when a running attempt is worth a look before its time.
+        self._nudge = asyncio.Event()
+
+    def stop(self, cause: Cause) -> None:
+        """The hub wants no more of it: end it and tell nobody."""
+        if not self._stop_asked.is_set() and not self.is_answered:
+            journal.info("attempt_stopped", attempt_id=self.id, cause=cause.value)
+            self.is_let_go = True
+            self._stop_cause = cause
+            self._stop_asked.set()
+
+    def hurry(self, cause: Cause) -> None:
+        """Ends the job early and reports it all the same."""
+        self._hurry_cause = cause
+        self._nudge.set()
+
+    async def keep(self) -> None:
+        """Until nothing of it is left. If this is cancelled, the runner goes on for the next agent to adopt."""
+        if self.is_let_go:
+            await self._let_go()
+            return
+        delivering = asyncio.ensure_future(self._deliver())
+        stopping = asyncio.ensure_future(self._stop_asked.wait())
+        try:
+            await asyncio.wait({delivering, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if delivering.done():
+                await delivering
+                return
+            delivering.cancel()
+            await asyncio.gather(delivering, return_exceptions=True)
+            await self._let_go()
+        finally:
+            delivering.cancel()
+            stopping.cancel()
+            await asyncio.gather(delivering, stopping, return_exceptions=True)
+
+    async def _deliver(self) -> None:
+        try:
+            if not self._adopted:
+                await finish_in_thread(partial(self._folder.record_assignment, self._assignment))
+            kept = await asyncio.to_thread(self._folder.find_completion)
+            if kept is None:
+                kept = await self._make_completion(await self._run_to_end())
+                await finish_in_thread(partial(self._folder.record_completion, kept))
+            await self._report(kept)
+        except (StaleBoot, NodeRemoved):
+            raise
+        except (StaleLease, NotFound) as error:
+            journal.info("attempt_dropped", attempt_id=self.id, reason=error.message)
+            await self._let_go()
+        except Exception as error:
+            # The top of one attempt's life: whatever broke here must not take the other attempts along.
+            journal.error("attempt_broke", attempt_id=self.id, trace=error)
+            await self._give_up(error)
+        else:
+            await self._forget()
+
+    async def _run_to_end(self) -> Ending:
+        if self._refusal is not None:
+            return self._refusal
+        if not self._adopted:
+            try:
+                await self._start()
+            except Refused as refusal:
+                return refusal.ending
+        shipping = asyncio.ensure_future(self._shipper.run())
+        try:
+            status = await self._watch()
+        finally:
+            shipping.cancel()
+            await asyncio.gather(shipping, return_exceptions=True)
+        await self._shipper.finish()
+        return completion.from_status(status)
+
+    async def _start(self) -> None:
+        order, expires_at = self._verify()
+        inputs = await self._fetch_inputs(order)
+        if self._hurry_cause is not None:
+            raise Refused(self._hurry_cause, "the node ended before the job began")
+        await finish_in_thread(partial(self._spawn, order, inputs, expires_at))
+        journal.info(
+            "attempt_started", attempt_id=self.id, job_id=order.job_id, slice=order.slice_index, slot=self.slot
+        )
+
+    def _verify(self) -> tuple[RunOrder, float]:
+        """Everything that must hold before a byte is fetched. Raises Refused."""
+        around = self._around
+        try:
+            expires_at = tokens.verify_job_token(
+                self._assignment.token,
+                order=self._assignment.order,
+                attempt_id=self.id,
+                node_id=around.identity.node_id,
+                hub_keys=around.identity.hub_keys,
+                now_seconds=clock.unix_seconds(),
+            )
+            order = msgspec.json.decode(self._assignment.order, type=RunOrder)
+        except tokens.TokenRefused as error:
+            raise Refused(Cause.SANDBOX_REFUSED, str(error)) from None
+        except msgspec.DecodeError as error:
+            raise Refused(Cause.SANDBOX_REFUSED, f"the order cannot be read: {error}") from None
+        if order.attempt_id != self.id or order.slot != self.slot:
+            raise Refused(Cause.SANDBOX_REFUSED, "the order speaks of another attempt or slot")
+        if not around.isolation.meets(order.isolation):
+            raise Refused(Cause.SANDBOX_REFUSED, f"this node cannot give isolation {order.isolation.value}")
+        if around.spent.is_spent(self.id):
+            raise Refused(Cause.SANDBOX_REFUSED, "this job token was used before")
+        for file in order.files:
+            if not is_safe_relative_path(file.path) or not is_sha256(file.sha256):
+                raise Refused(Cause.INPUT_MISSING, f"the input {file.path!r} has a path or hash that cannot be used")
+        return order, expires_at
+
+    async def _fetch_inputs(self, order: RunOrder) -> tuple[InputFile, ...]:
+        self._pin(order)
+        inputs = []
+        for file in order.files:
+            download = partial(self._around.hub.open_input, self.id, self._assignment.lease_secret, file.sha256)
+            fetch = partial(self._around.cache.fetch, file.sha256, file.size_bytes, download)
+            try:
+                source = await patience.until_answered(fetch, what="input", attempt_id=self.id, sha256=file.sha256)
+            except (WrongBytes, NotFound) as error:
+                raise Refused(Cause.INPUT_MISSING, f"the input {file.path!r} could not be had: {error}") from None
+            inputs.append(InputFile(path=file.path, source=str(source), executable=file.executable))
+        if order.script is not None:
+            await finish_in_thread(partial(files.write_whole, self._folder.script_path, order.script.encode()))
+            inputs = [each for each in inputs if each.path != SCRIPT_FILE_NAME]
+            inputs.append(InputFile(path=SCRIPT_FILE_NAME, source=str(self._folder.script_path)))
+        return tuple(inputs)
+
+    def _spawn(self, order: RunOrder, inputs: tuple[InputFile, ...], expires_at: float) -> None:
+        try:
+            request = AttemptRequest(
+                attempt_id=str(self.id),
+                command=order.command,
+                env=make_env(order),
+                inputs=inputs,
+                limits=make_limits(order, self._around.slots.get(self.slot), pids_max=self._around.config.pids_max),
+                # The node's own level, which is at least what the job asks for: jobs run behind the walls
+                # that passed the self-test.
+                isolation=self._around.isolation,
+                slot=self.slot,
+                lease_seconds=self._assignment.lease_seconds,
+                agent_alive_path=str(self._around.state.alive_path),
+            )
+        except InvalidAttempt as error:
+            raise Refused(Cause.SANDBOX_REFUSED, str(error)) from None
+        # The mark comes first: after a crash between the two lines the job never runs, which is the safe half.
+        if not self._around.spent.spend(self.id, expires_at=expires_at, now_seconds=clock.unix_seconds()):
+            raise Refused(Cause.SANDBOX_REFUSED, "this job token was used before")
+        handle.spawn(self._folder.run_path, request)
+
+    async def _watch(self) -> Status:
+        if self._adopted:
+            self._pin_again()
+        asked = False
+        while True:
+            status = await asyncio.to_thread(handle.read_status, self._folder.run_path)
+            if status.state in (FINISHED, VANISHED):
+                journal.info(
+                    "attempt_ended",
+                    attempt_id=self.id,
+                    exit_code=status.exit_code,
+                    cause=status.cause,
+                    run_seconds=status.run_seconds,
+                )
+                return status
+            if self._hurry_cause is not None and not asked:
+                asked = True
+                await finish_in_thread(partial(self._request_stop, self._hurry_cause))
+            await wait_for_end(status.runner_pid, or_event=self._nudge, seconds_max=LOOK_SECONDS)
+
+    async def _make_completion(self, ending: Ending) -> bytes:
+        if ending.cause is None:
+            ending = await self._upload(ending)
+        return self._sign(ending)
+
+    async def _upload(self, ending: Ending) -> Ending:
+        """The ending after all outputs have arrived; a failed one if the hub does not want them."""
+        for sha256, (path, size_bytes) in {o.sha256: (o.path, o.size_bytes) for o in ending.outputs}.items():
+            put = partial(
+                self._around.hub.put_output,
+                self.id,
+                self._assignment.lease_secret,
+                sha256=sha256,
+                size_bytes=size_bytes,
+                body=partial(_read_file, self._folder.get_output_path(path)),
+            )
+            try:
+                await patience.until_answered(put, what="output", attempt_id=self.id, sha256=sha256)
+            except (Conflict, NotFound):
+                raise
+            except ComputePoolError as error:
+                message = f"the hub refused the output {path!r}: {error.message}"
+                return Ending(ending.exit_code, Cause.EXIT_CODE, message, ending.usage)
+        return ending
+
+    def _sign(self, ending: Ending) -> bytes:
+        around = self._around
+        receipt = ""
+        if ending.exit_code is not None:
+            receipt = tokens.make_receipt(
+                around.identity.key,
+                node_id=around.identity.node_id,
+                hub_id=around.identity.hub_id,
+                attempt_id=self.id,
+                result_sha256=ending.result_sha256,
+                exit_code=ending.exit_code,
+                run_seconds=ending.usage.run_seconds,
+                now_seconds=clock.unix_seconds() + around.hub.clock_skew_seconds - RECEIPT_AGE_SECONDS,
+            )
+        return completion.make_completion(
+            ending,
+            attempt_id=self.id,
+            lease_secret=self._assignment.lease_secret,
+            boot_id=around.boot_id,
+            receipt=receipt,
+        )
+
+    async def _report(self, kept: bytes) -> None:
+        try:
+            answer = await patience.until_answered(
+                partial(self._around.hub.complete, kept), what="completion", attempt_id=self.id
+            )
+        except StaleBoot:
+            # The completion was written by an earlier start of this agent. What it says is still true.
+            request = msgspec.json.decode(kept, type=CompleteRequest)
+            if request.boot_id == self._around.boot_id:
+                raise
+            renewed = msgspec.json.encode(msgspec.structs.replace(request, boot_id=self._around.boot_id))
+            await finish_in_thread(partial(self._folder.record_completion, renewed))
+            await self._report(renewed)
+            return
+        except (Conflict, NotFound):
+            raise
+        except ComputePoolError as error:
+            # The hub understood it and will not have it; sending it again would change nothing.
+            self.is_answered = True
+            journal.error("completion_refused", attempt_id=self.id, code=error.code, reason=error.message)
+            return
+        self.is_answered = True
+        journal.info("attempt_completed", attempt_id=self.id, accepted=answer.accepted, repeated=answer.repeated)
+
+    async def _give_up(self, error: Exception) -> None:
+        """Something broke on this machine (a full disk, most likely): end the job and say so, if it can be said."""
+        ending = completion.refuse(Cause.SANDBOX_REFUSED, f"the agent failed: {type(error).__name__}: {error}")
+        await self._end_runner(Cause.OWNER_RETURNED)
+        with contextlib.suppress(StaleLease, NotFound):
+            await self._report(self._sign(ending))
+        await self._forget()
+
+    async def _let_go(self) -> None:
+        self.is_let_go = True
+        await finish_in_thread(self._folder.record_let_go)
+        await self._end_runner(self._stop_cause)
+        await self._forget()
+
+    async def _end_runner(self, cause: Cause) -> None:
+        if not await asyncio.to_thread(self._has_runner):
+            return
+        await finish_in_thread(partial(self._request_stop, cause))
+        deadline = clock.seconds() + self._around.config.stop_grace_seconds + LET_GO_SECONDS
+        while clock.seconds() < deadline:
+            status = await asyncio.to_thread(handle.read_status, self._folder.run_path)
+            if status.state in (FINISHED, VANISHED):
+                return
+            await wait_for_end(status.runner_pid, or_event=self._nudge, seconds_max=LOOK_SECONDS)
+        journal.error("runner_does_not_end", attempt_id=self.id)
+
+    def _has_runner(self) -> bool:
+        return handle.read_status(self._folder.run_path).state not in (FINISHED, VANISHED)
+
+    def _request_stop(self, cause: Cause) -> None:
+        # A runner knows fewer reasons than the hub; for a job that nobody waits for they are all one.
+        known = cause.value if cause.value in STOP_CAUSES else Cause.CANCELLED.value
+        handle.request_stop(self._folder.run_path, cause=known, grace_seconds=self._around.config.stop_grace_seconds)
+
+    async def _forget(self) -> None:
+        self._around.cache.unpin(self._pinned)
+        self._pinned = ()
+        try:
+            await finish_in_thread(self._folder.remove)
+        except (OSError, handle.RunnerAlive) as error:
+            # The next start of the agent tries again; until then only some disk is lost.
+            journal.error("attempt_not_cleaned", attempt_id=self.id, reason=error)
+
+    def _pin(self, order: RunOrder) -> None:
+        self._pinned = tuple(file.sha256 for file in order.files)
+        self._around.cache.pin(self._pinned)
+
+    def _pin_again(self) -> None:
+        """An adopted runner may still be copying its inputs."""
+        try:
+            self._pin(msgspec.json.decode(self._assignment.order, type=RunOrder))
+        except msgspec.DecodeError:
+            return
+
+
+def make_env(order: RunOrder) -> dict[str, str]:
+    """The job's environment. What the protocol promises cannot be overridden by the job's own settings."""
+    return {
+        **order.env,
+        "COMPUTEPOOL_SLICE_INDEX": str(order.slice_index),
+        "COMPUTEPOOL_SLICE_COUNT": str(order.slice_count),
+        "COMPUTEPOOL_JOB_ID": str(order.job_id),
+        "COMPUTEPOOL_ATTEMPT_NUMBER": str(order.attempt_number),
+        "COMPUTEPOOL_OUTPUT_DIR": OUTPUT_DIR,
+    }
+
+
+def make_limits(order: RunOrder, slot: Slot | None, *, pids_max: int) -> Limits:
+    """The order's caps. A size of zero means "any": then the slot's share is the cap, never nothing."""
+    return Limits(
+        memory_bytes=order.ram_bytes or max(BYTES_MIN, slot.ram_bytes if slot else 0),
+        pids_max=pids_max,
+        cpu_cores=float(max(1, order.cores)),
+        disk_bytes=order.disk_bytes or max(BYTES_MIN, slot.disk_bytes if slot else 0),
+        wall_seconds=float(order.wall_seconds),
+        log_bytes=max(1, order.log_bytes),
+    )
+
+
+async def _read_file(path: Path) -> AsyncIterator[bytes]:
+    with await asyncio.to_thread(path.open, "rb") as file:
+        while block := await asyncio.to_thread(file.read, files.CHUNK_BYTES):
+            yield block

@@ -1,0 +1,116 @@
+"""The agent's settings: one frozen class, read once at start. Refuses to look at the environment afterwards."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from computepool import settings
+from computepool.settings import InvalidSettings
+
+PREFIX = "COMPUTEPOOL_NODE_"
+
+
+class Poll(str, Enum):
+    LONG = "long"  # one call is always held open
+    SHORT = "short"  # for networks that cut long calls: ask, wait, ask again
+
+
+class LogLevel(str, Enum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    hub_url: Annotated[
+        str, Meta(description="The hub's address, for example https://hub.example.org.", extra={"env": "HUB_URL"})
+    ]
+    owner_key: Annotated[str, Meta(description="The owner's API key. Needed once, to enrol; never stored.")] = ""
+    name: Annotated[str, Meta(description="The node's name in the owner's list; the machine's name if empty.")] = ""
+    state_dir: Annotated[
+        str, Meta(description="Where the agent keeps its key, its cache and its running attempts.")
+    ] = ""
+    region: Annotated[str | None, Meta(description="Country as ISO-2 code, for example IN or DE.")] = None
+    profile: Annotated[
+        str, Meta(description="Play a machine for a demo: the name of a shipped profile (rtx-4090) or a TOML file.")
+    ] = ""
+    cpu_slots: Annotated[
+        int, Meta(ge=0, le=256, description="CPU jobs that may run at once, besides one per GPU.")
+    ] = 1
+    cores_max: Annotated[int | None, Meta(description="Lend at most so many cores; all if empty.")] = None
+    ram_bytes_max: Annotated[int | None, Meta(description="Lend at most so many bytes of RAM; all if empty.")] = None
+    disk_bytes_max: Annotated[
+        int | None, Meta(description="Lend at most so many bytes of disk; all free if empty.")
+    ] = None
+    poll: Annotated[Poll, Meta(description="long holds a call open; short asks now and then.")] = Poll.LONG
+    wait_seconds: Annotated[float, Meta(ge=0, le=300, description="How long one call for work is held open.")] = 30.0
+    drain_seconds: Annotated[
+        float, Meta(ge=0, description="At the end, how long running jobs may take to finish.")
+    ] = 600.0
+    stop_grace_seconds: Annotated[
+        float, Meta(ge=0, le=60, description="Between asking a stopped job to end and killing it.")
+    ] = 5.0
+    pids_max: Annotated[int, Meta(ge=8, description="Processes and threads that one job may have.")] = 512
+    cache_bytes_max: Annotated[int, Meta(ge=0, description="Input files kept for later jobs, in bytes.")] = (
+        10_000_000_000
+    )
+    log_level: Annotated[LogLevel, Meta(description="debug, info, warning or error.")] = LogLevel.INFO
+
+
+def load_config(env: Mapping[str, str], **overrides: Any) -> NodeConfig:
+    """Overrides come from the command line and win. Raises InvalidSettings with every fault at once."""
+    if not (overrides.get("hub_url") or env.get("HUB_URL")):
+        raise InvalidSettings("Which hub? Set HUB_URL, for example HUB_URL=https://hub.example.org")
+    try:
+        config = settings.load(NodeConfig, env, prefix=PREFIX, **overrides)
+    except msgspec.ValidationError as error:
+        raise InvalidSettings(f"The settings cannot be used: {error}") from None
+    faults = _list_faults(config)
+    if faults:
+        raise InvalidSettings("The settings cannot be used:\n  " + "\n  ".join(faults))
+    return config
+
+
+def find_state_dir(config: NodeConfig, env: Mapping[str, str]) -> Path:
+    """One folder per hub and name, so that one machine may serve two hubs, or one hub twice."""
+    if config.state_dir:
+        return Path(config.state_dir).expanduser().absolute()
+    return _state_home(env) / _to_file_name(_address_of(config.hub_url)) / _to_file_name(config.name or "default")
+
+
+def _state_home(env: Mapping[str, str]) -> Path:
+    if os.geteuid() == 0:
+        return Path("/var/lib/computepool-node")
+    return Path(env.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "computepool-node"
+
+
+def _address_of(hub_url: str) -> str:
+    return urlsplit(hub_url).netloc.rpartition("@")[2]
+
+
+def _to_file_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", text).strip(".")[:100] or "default"
+
+
+def _list_faults(config: NodeConfig) -> list[str]:
+    faults = []
+    address = urlsplit(config.hub_url)
+    if address.scheme not in ("http", "https") or not address.netloc:
+        faults.append("HUB_URL must begin with http:// or https:// and name a host")
+    if config.region is not None and not re.fullmatch(r"[A-Z]{2}", config.region):
+        faults.append(f"{PREFIX}REGION={config.region!r}: expected an ISO-2 country code such as IN or DE")
+    for field in ("cores_max", "ram_bytes_max", "disk_bytes_max"):
+        value = getattr(config, field)
+        if value is not None and value < 1:
+            faults.append(f"{PREFIX}{field.upper()}={value}: must be positive")
+    return faults

@@ -1,0 +1,67 @@
+"""Played machines for demos: a TOML file with the texts that such a machine would print.
+
+A profile replaces the source of the texts and nothing else. What it makes is always marked synthetic.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from computepool.node.hardware.source import MachineTexts
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SHIPPED = Path(__file__).with_name("profiles_data")
+
+
+class UnknownProfile(Exception):
+    """There is no such profile, or it cannot be read."""
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The texts of one played machine, in the formats of the real ones."""
+
+    nvidia_smi: str = ""
+    proc_cpuinfo: str
+    proc_meminfo: str
+    proc_status: str
+    disk_free_bytes: int
+
+
+def list_profiles() -> list[str]:
+    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+
+
+def get_profile_path(name_or_path: str) -> Path:
+    """A shipped profile by its name, or any file by its path."""
+    shipped = SHIPPED / f"{name_or_path}.toml"
+    if "/" not in name_or_path and shipped.is_file():
+        return shipped
+    path = Path(name_or_path)
+    if path.is_file():
+        return path
+    raise UnknownProfile(f"There is no profile {name_or_path!r}. Shipped are: {', '.join(list_profiles())}.")
+
+
+def read_profile(path: Path) -> MachineTexts:
+    try:
+        content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        profile = msgspec.convert(content, Profile)
+    except (OSError, ValueError) as error:
+        raise UnknownProfile(f"The profile {path} cannot be used: {error}") from None
+    return MachineTexts(
+        nvidia_smi=profile.nvidia_smi,
+        nvidia_smi_trouble="" if profile.nvidia_smi else "the profile has no GPU",
+        proc_cpuinfo=profile.proc_cpuinfo,
+        proc_meminfo=profile.proc_meminfo,
+        proc_status=profile.proc_status,
+        disk_free_bytes=profile.disk_free_bytes,
+        synthetic=True,
+    )
