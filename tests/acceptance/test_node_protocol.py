@@ -274,3 +274,18 @@ async def test_pause_drain_and_remove_reach_the_node(hub, submitter, owner, node
     assert (await node.next(free_slots=[])).json()["controls"]["drain"] is True
     assert change("remove").json()["state"] == "removed"
     assert (await node.heartbeat()).json()["code"] == "node_removed"
+
+
+async def test_an_agent_that_does_not_wait_is_told_when_to_call_again(hub, submitter, node):
+    first = await node.next(wait_seconds=0)
+    assert 4 <= float(first.headers["Poll-Seconds"]) <= 11
+    for _ in range(4):
+        later = await node.next(wait_seconds=0)
+    assert 29 <= float(later.headers["Poll-Seconds"]) <= 61
+    submit(hub.url, submitter)
+    held = await node.claim_one(wait_seconds=0)
+    await node.complete(held)
+    node.forget(held.attempt_id)
+    again = await node.next(wait_seconds=0)
+    assert float(again.headers["Poll-Seconds"]) <= 11
+    assert "Poll-Seconds" not in (await node.next(wait_seconds=0.2)).headers

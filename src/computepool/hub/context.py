@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from computepool.hub.blobs.local import LocalBlobs
 from computepool.hub.config import HubSettings
 from computepool.hub.dispatch.beats import Beats
+from computepool.hub.dispatch.pace import Pace
 from computepool.hub.dispatch.parked import ParkedCalls
 from computepool.hub.dispatch.rounds import Rounds
 from computepool.hub.metrics import HubMetrics
@@ -28,6 +29,7 @@ class Hub:
     beats: Beats
     metrics: HubMetrics
     rate_limits: RateLimits = field(default_factory=RateLimits)
+    pace: Pace = field(default_factory=Pace)
     # The beat that nodes are told, stretched with the fleet.
     beat_seconds: float = 30.0
     # Set when the process is asked to end: no call is parked any more.

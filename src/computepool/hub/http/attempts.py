@@ -31,7 +31,7 @@ class LogsQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @routes.add("POST", "/v1/jobs/next", Access.NODE, body=wire.NextRequest, answer=wire.NextAnswer)
-async def next_work(call: Call) -> wire.NextAnswer | None:
+async def next_work(call: Call) -> Response:
     """Ask for work; held open until there is some. Also a heartbeat."""
     hub, body = call.hub, call.body
     if hub.closing or len(hub.parked) >= CALLS_MAX:
@@ -49,9 +49,22 @@ async def next_work(call: Call) -> wire.NextAnswer | None:
     # Never longer than a beat: the next call is the next beat.
     seconds = HURRIED_SECONDS if parked.hurried else min(body.wait_seconds, hub.beat_seconds)
     try:
-        return await _wait(call.request, parked, seconds)
+        answer = await _wait(call.request, parked, seconds)
     finally:
         hub.parked.leave(parked)
+    return _shape_answer(call, answer, hurried=parked.hurried)
+
+
+def _shape_answer(call: Call, answer: wire.NextAnswer | None, *, hurried: bool) -> Response:
+    """An agent that does not wait here is told when to come again, unless it got something to do."""
+    headers = {}
+    if answer is not None and answer.assignments:
+        call.hub.pace.note_work(call.node.node_id)
+    elif hurried:
+        headers["Poll-Seconds"] = f"{call.hub.pace.plan_wait(call.node.node_id):.2f}"
+    if answer is None:
+        return Response(status_code=204, headers=headers)
+    return Response(msgspec.json.encode(answer), media_type="application/json", headers=headers)
 
 
 async def _wait(request: Request, parked: ParkedCall, seconds: float) -> wire.NextAnswer | None:
