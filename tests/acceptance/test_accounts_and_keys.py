@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.people import sign_in_operator, sign_up
 from tests.support.postgres import wait_for
+from tests.support.protocol_node import ProtocolNode
 
 
 def post(hub, path, person=None, **body):
@@ -37,6 +38,10 @@ def test_an_invite_hub_takes_new_accounts_by_invite_only_and_each_once(start_hub
     assert post(hub, "/v1/accounts", email="ada@example.org", invite=invite).status_code == 201
     again = post(hub, "/v1/accounts", email="bob@example.org", invite=invite)
     assert again.json()["code"] == "sign_up_closed"
+    owners_only = post(hub, "/v1/invites", operator, roles=["owner"]).json()["invite"]
+    bob = post(hub, "/v1/accounts", email="bob@example.org", invite=owners_only).json()
+    assert bob["key"]["key"]["roles"] == ["owner"]
+    assert me(hub, {"Authorization": f"Bearer {bob['key']['secret']}"}).json()["roles"] == ["owner"]
 
 
 def test_a_closed_hub_takes_nobody(start_hub):
@@ -113,6 +118,28 @@ def test_an_accounts_limits_answer_429_with_a_time_to_come_back(start_hub):
     answers = [me(hub, person.headers) for _ in range(80)]
     assert {a.status_code for a in answers} == {200, 429}
     assert sign_up(hub.url) is not None
+
+
+def test_an_operator_raises_a_limit_and_takes_a_role_away(hub, operator, submitter):
+    def change(**body):
+        return httpx.patch(f"{hub.url}/v1/accounts/{submitter.account_id}", json=body, headers=operator.headers)
+
+    changed = change(queued_slices_max=7, roles=["owner"]).json()
+    assert (changed["limits"]["queued_slices_max"], changed["roles"]) == (7, ["owner"])
+    assert post(hub, "/v1/jobs", submitter, command=["x"]).status_code == 403
+    assert change(queued_slices_max=0).status_code == 400
+    yourself = httpx.patch(
+        f"{hub.url}/v1/accounts/{operator.account_id}", json={"roles": ["owner"]}, headers=operator.headers
+    )
+    assert yourself.status_code == 403
+
+
+async def test_a_suspended_owners_nodes_are_refused_too(hub, operator, owner):
+    node = ProtocolNode([hub.url], owner)
+    await node.enrol()
+    post(hub, f"/v1/accounts/{owner.account_id}/suspend", operator)
+    assert (await node.heartbeat()).json()["code"] == "account_suspended"
+    await node.close()
 
 
 def test_a_suspended_account_is_refused_everything(hub, operator, submitter):

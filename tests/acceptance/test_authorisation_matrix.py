@@ -53,6 +53,7 @@ MATRIX: dict[str, Row] = {
     "POST /v1/sign-in-links": Row(ACCOUNT),
     "GET /v1/accounts": Row(OPERATOR),
     "POST /v1/accounts/{account_id}/sign-in-links": Row(OPERATOR, "account"),
+    "PATCH /v1/accounts/{account_id}": Row(OPERATOR, "account", body={}),
     "POST /v1/accounts/{account_id}/suspend": Row(OPERATOR, "account"),
     "POST /v1/accounts/{account_id}/resume": Row(OPERATOR, "account"),
     "POST /v1/invites": Row(OPERATOR, body={}),

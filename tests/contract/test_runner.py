@@ -311,16 +311,13 @@ def test_nothing_survives_the_kill_of_a_runner(lab: Lab) -> None:
     wait_until(lambda: attempt.status().state == "vanished", 2.0, "the runner's death is not seen")
     assert attempt.status().cause == "node_vanished"
 
-    report = handle.sweep_leftovers(attempt.state_dir.parent)
+    handle.cleanup(attempt.state_dir)
 
-    assert report.vanished == (attempt.state_dir,)
-    assert report.cleaned == (attempt.state_dir,)
-    assert report.failed == ()
     await_nothing_left(attempt)
-    assert handle.sweep_leftovers(attempt.state_dir.parent).cleaned == ()
+    assert not attempt.state_dir.exists()
 
 
-def test_runner_killed_at_any_moment_of_its_start_leaves_nothing_that_a_sweep_does_not_find(lab: Lab) -> None:
+def test_runner_killed_at_any_moment_of_its_start_leaves_nothing_that_a_cleanup_does_not_find(lab: Lab) -> None:
     for delay_seconds in (0.03, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1, 0.12):
         attempt = lab.start("sleep", "300")
         wait_until(lambda: attempt.status().runner_pid is not None, 5.0, "no runner")  # noqa: B023
@@ -329,18 +326,15 @@ def test_runner_killed_at_any_moment_of_its_start_leaves_nothing_that_a_sweep_do
         assert runner is not None
         os.kill(runner, signal.SIGKILL)
         wait_until(lambda: attempt.status().state == "vanished", 2.0, "not seen")  # noqa: B023
-        assert handle.sweep_leftovers(attempt.state_dir.parent).failed == ()
+        handle.cleanup(attempt.state_dir)
         await_nothing_left(attempt)
 
 
-def test_sweep_leaves_running_attempts_alone(lab: Lab) -> None:
+def test_cleanup_leaves_running_attempts_alone(lab: Lab) -> None:
     attempt = start_listener(lab)
-    report = handle.sweep_leftovers(attempt.state_dir.parent)
-
-    assert report == handle.SweepReport((), (), ())
-    assert attempt.status().state == "running"
     with pytest.raises(handle.RunnerAlive):
         handle.cleanup(attempt.state_dir)
+    assert attempt.status().state == "running"
 
 
 def test_runner_outlives_the_process_that_started_it_and_is_adopted_by_another(lab: Lab) -> None:

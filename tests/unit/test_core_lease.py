@@ -115,9 +115,7 @@ def test_a_failure_of_the_submitters_code_spends_a_retry_and_queues_the_slice_ag
     assert decision.slice == replace(
         slice_, state=SliceState.QUEUED, failure_count=1, avoid_node_id=make_attempt().node_id
     )
-    assert decision.attempts == (
-        make_attempt(state=AttemptState.FAILED, cause=cause, report_sha256=b"first report"),
-    )
+    assert decision.attempts == (make_attempt(state=AttemptState.FAILED, cause=cause, report_sha256=b"first report"),)
 
 
 @pytest.mark.parametrize("cause", sorted(SPENDS_RETRY))
@@ -242,7 +240,7 @@ def test_only_a_leased_attempt_can_be_acknowledged(state):
 # What a node should let go of
 
 
-@pytest.mark.parametrize(("attempt", "slice_"), product(AttemptState, SliceState))
+@pytest.mark.parametrize(("attempt", "slice_"), list(product(AttemptState, SliceState)))
 def test_a_node_lets_go_of_what_has_ended_and_of_nothing_else(attempt, slice_):
     over = attempt.value in ("succeeded", "failed", "cancelled") or slice_.value in (
         "succeeded",

@@ -214,9 +214,16 @@ def runners(monkeypatch: pytest.MonkeyPatch) -> Runners:
     return Runners(monkeypatch)
 
 
-async def spawned(runners: Runners) -> None:
-    while not runners.requests:
+async def until(is_so: Callable[[], object]) -> None:
+    for _ in range(1_000):
+        if is_so():
+            return
         await asyncio.sleep(0.005)
+    raise AssertionError("it did not come to that within 5 s")
+
+
+async def spawned(runners: Runners) -> None:
+    await until(lambda: runners.requests)
 
 
 async def test_a_success_is_uploaded_signed_and_told(tmp_path: Path, line: Line, runners: Runners) -> None:
@@ -352,8 +359,7 @@ async def test_a_kept_completion_is_sent_by_the_next_agent(tmp_path: Path, line:
     first.holdings.take(assignment)
     await spawned(runners)
     runners.finish(exit_code=0)
-    while not line.completions:
-        await asyncio.sleep(0.005)
+    await until(lambda: line.completions)
     await first.close()
     line.answers = [accept]
     second = World(tmp_path, line)
@@ -372,8 +378,7 @@ async def test_a_completion_of_an_earlier_boot_is_renewed_when_the_hub_insists(
     first.holdings.take(first.assign())
     await spawned(runners)
     runners.finish(exit_code=0)
-    while not line.completions:
-        await asyncio.sleep(0.005)
+    await until(lambda: line.completions)
     await first.close()
     line.completions.clear()
     line.answers = [refuse(409, "stale_boot"), accept]
@@ -479,8 +484,7 @@ async def test_work_for_a_slot_that_is_busy_or_unknown_is_handed_back(
     await spawned(runners)
     for slot in ("cpu:0", "gpu:7"):
         world.holdings.take(world.assign(slot=slot))
-    while len(line.completions) < 2:
-        await asyncio.sleep(0.005)
+    await until(lambda: len(line.completions) == 2)
     assert {json.loads(each)["cause"] for each in line.completions} == {"sandbox_refused"}
     assert len(runners.requests) == 1
     await world.close()

@@ -79,8 +79,23 @@ def test_a_rotation_of_hub_keys_is_followed_and_kept(tmp_path: Path) -> None:
     claims = {"aud": str(identity.node_id), "exp": NOW + 600, "hub_keys": listed}
     signed = [jwt.encode(claims, old, algorithm="EdDSA", headers={"kid": "old"})]
     assert identity.take_over_keys(signed, now_seconds=NOW)
-    assert not identity.take_over_keys(signed, now_seconds=NOW)
+    assert identity.take_over_keys(signed, now_seconds=NOW)
     assert list(Identity(state).hub_keys) == [pinned, coming]
+
+
+def test_keys_that_nobody_vouches_for_are_not_taken_over(tmp_path: Path) -> None:
+    stranger = Ed25519PrivateKey.generate()
+    pinned = HubKey(kid="old", public_key=tokens.to_key_text(Ed25519PrivateKey.generate().public_key()))
+    strange = HubKey(kid="old", public_key=tokens.to_key_text(stranger.public_key()))
+    identity = Identity(StateDir(tmp_path))
+    identity.record_enrolment("http://hub", make_request(identity), make_answer(pinned))
+    listed = [{"kid": "old", "public_key": strange.public_key}]
+    claims = {"aud": str(identity.node_id), "exp": NOW + 600, "hub_keys": listed}
+    signed = [jwt.encode(claims, stranger, algorithm="EdDSA", headers={"kid": "old"})]
+    assert not identity.take_over_keys(signed, now_seconds=NOW)
+    assert list(identity.hub_keys) == [pinned]
+    assert identity.knows_one_of([strange, pinned])
+    assert not identity.knows_one_of([strange])
 
 
 def test_two_agents_never_share_a_folder(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ class Agent:
             journal.error("replaced", reason="A newer start of this agent is running, so this one ends.")
             return ExitCode.REPLACED
         except NodeRemoved as error:
-            journal.error("node_removed", reason=error.message)
+            journal.error("node_removed", reason=error.message, state_dir=state.root)
             return ExitCode.REMOVED
         except WrongHub as error:
             journal.error("wrong_hub", reason=error)
@@ -250,7 +250,7 @@ class Agent:
             synthetic=detected.synthetic,
             agent_version=computepool.__version__,
         )
-        if identity.has_declared(request):
+        if identity.has_declared(request) and not await self._has_strange_keys(hub, identity):
             return
         if not self._config.owner_key:
             if not identity.is_enrolled:
@@ -273,6 +273,17 @@ class Agent:
             raise CannotStart(ExitCode.REFUSED, f"The hub does not take this node: {error.message}") from None
         await asyncio.to_thread(identity.record_enrolment, self._config.hub_url, request, answer)
         journal.info("enrolled", node_id=answer.node_id, hub_id=answer.hub_id)
+
+    async def _has_strange_keys(self, hub: HubClient, identity: Identity) -> bool:
+        """Whether the hub replaced all its keys while this node was away; only its owner can vouch for it then."""
+        if not self._config.owner_key:
+            return False
+        try:
+            view = await asyncio.wait_for(hub.get_hub(), GREETING_SECONDS)
+        except (ComputePoolError, asyncio.TimeoutError):
+            return False
+        identity.check_hub(view.hub_id)
+        return not identity.knows_one_of(view.hub_keys)
 
 
 def make_slots(node_id: UUID, detected: Detected, isolation: IsolationLevel) -> dict[str, Slot]:

@@ -226,7 +226,7 @@ class HeldAttempt:
                 raise Refused(Cause.INPUT_MISSING, f"the input {file.path!r} could not be had: {error}") from None
             inputs.append(InputFile(path=file.path, source=str(source), executable=file.executable))
         if order.script is not None:
-            await finish_in_thread(partial(files.write_whole, self._folder.script_path, order.script.encode()))
+            await finish_in_thread(partial(self._folder.script_path.write_bytes, order.script.encode()))
             inputs = [each for each in inputs if each.path != SCRIPT_FILE_NAME]
             inputs.append(InputFile(path=SCRIPT_FILE_NAME, source=str(self._folder.script_path)))
         return tuple(inputs)

@@ -56,7 +56,7 @@ class ClaimLoop:
         self._config = config
         self._boot_id = boot_id
         self._pace = Pace()
-        self._had_trusted_clock = True
+        self._doubt: str | None = None
 
     async def run(self) -> None:
         """Returns when the node is drained. Raises StaleBoot or NodeRemoved when the hub wants this agent to end."""
@@ -100,7 +100,7 @@ class ClaimLoop:
 
     async def _call_unless_changed(self) -> NextReply | None:
         """None when the call was given up because there is something new to tell."""
-        calling = asyncio.ensure_future(self._hub.next(self._make_request()))
+        calling = asyncio.ensure_future(self._call())
         changing = asyncio.ensure_future(self._holdings.changed.wait())
         try:
             await asyncio.wait({calling, changing}, return_when=asyncio.FIRST_COMPLETED)
@@ -110,30 +110,38 @@ class ClaimLoop:
             changing.cancel()
             await asyncio.gather(calling, changing, return_exceptions=True)
 
+    async def _call(self) -> NextReply:
+        # First the token: its answer tells whether clocks and keys agree, and hence what may be offered.
+        await self._hub.get_ready()
+        return await self._hub.next(self._make_request())
+
     def _make_request(self) -> NextRequest:
         # A call never outlasts a beat, so that every answer is in time to stand for one.
         wait = min(self._config.wait_seconds, self._rhythm.beat_seconds)
         return NextRequest(
             boot_id=self._boot_id,
-            free_slots=self._holdings.free_slots if self._trusts_its_clock() else (),
+            free_slots=() if self._has_doubts() else self._holdings.free_slots,
             running=self._holdings.running,
             wait_seconds=wait if self._config.poll is Poll.LONG else 0.0,
         )
 
-    def _trusts_its_clock(self) -> bool:
-        """With a wrong clock every job token would look stale, and each job would be taken only to be refused."""
-        trusted = self._hub.has_trusted_clock
-        if trusted != self._had_trusted_clock:
-            self._had_trusted_clock = trusted
+    def _has_doubts(self) -> bool:
+        """Whether every job would be taken only to be refused, because its token could not be believed."""
+        doubt = None
+        if not self._hub.has_trusted_clock:
             skew = self._hub.clock_skew_seconds
-            if trusted:
-                journal.info("clock_is_right_again")
+            doubt = f"This clock differs from the hub's by {skew:.0f} s. Set it right."
+        elif not self._hub.has_trusted_keys:
+            doubt = (
+                "The hub's keys changed while this node was away. Start it once with the owner's key to trust them."
+            )
+        if (doubt is None) != (self._doubt is None):
+            if doubt is None:
+                journal.info("taking_work_again")
             else:
-                journal.error(
-                    "clock_is_wrong",
-                    message=f"This clock differs from the hub's by {skew:.0f} s. No work is taken until it is set.",
-                )
-        return trusted
+                journal.error("taking_no_work", reason=doubt)
+        self._doubt = doubt
+        return doubt is not None
 
     async def _rest(self, seconds: float) -> None:
         try:

@@ -78,5 +78,9 @@ class Heartbeat:
 async def run_touches(state: StateDir, rhythm: Rhythm) -> None:
     """A sign of life for the runners, apart from the beats: a slow hub must not look like a dead agent."""
     while True:
-        await asyncio.to_thread(state.touch_alive)
+        try:
+            await asyncio.to_thread(state.touch_alive)
+        except OSError as error:
+            # A full or vanished disk may come back; until then the runners will end their jobs, rightly.
+            journal.error("sign_of_life_failed", reason=error)
         await asyncio.sleep(min(TOUCH_SECONDS_MAX, rhythm.lease_seconds / TOUCHES_PER_LEASE))

@@ -25,7 +25,7 @@ from computepool.core.errors import (
     Unauthenticated,
     leaves,
 )
-from computepool.node import journal, tokens
+from computepool.node import tokens
 from computepool.node.identity import Identity
 from computepool.wire.accounts import HubView
 from computepool.wire.attempts import (
@@ -79,6 +79,8 @@ class HubClient:
         self.heard_at = clock.seconds()
         # Hub's clock minus ours, from the Date header.
         self.clock_skew_seconds = 0.0
+        # Whether a key that this node has pinned vouches for the keys that the hub signs with now.
+        self.has_trusted_keys = True
 
     @property
     def has_trusted_clock(self) -> bool:
@@ -90,6 +92,10 @@ class HubClient:
     def sign_in_as(self, identity: Identity) -> None:
         """From here on, calls are made in this node's name."""
         self._identity = identity
+
+    async def get_ready(self) -> None:
+        """Renews the token if it is due."""
+        await self._get_token()
 
     async def get_hub(self) -> HubView:
         response = await self._send("GET", "/v1/hub")
@@ -196,8 +202,9 @@ class HubClient:
         response = await self._send("POST", "/v1/nodes/token", body=_encode(RenewToken(assertion=assertion)))
         answer = self._read(response, NodeToken)
         self._keep_token(answer.token, answer.token_seconds)
-        if await asyncio.to_thread(identity.take_over_keys, answer.hub_keys_signed, now_seconds=now_seconds):
-            journal.info("hub_keys_rotated", node_id=identity.node_id)
+        self.has_trusted_keys = await asyncio.to_thread(
+            identity.take_over_keys, answer.hub_keys_signed, now_seconds=now_seconds
+        )
 
     def _keep_token(self, token: str, token_seconds: float) -> None:
         self._token = token

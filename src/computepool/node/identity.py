@@ -83,15 +83,22 @@ class Identity:
             )
 
     def take_over_keys(self, signed: Sequence[str], *, now_seconds: float) -> bool:
-        """Follows a rotation of the hub's keys, if a pinned key vouches for it. True when the pin changed."""
+        """Follows a rotation of the hub's keys. False when no pinned key vouches for the hub's present ones."""
         current = self._get_enrolment()
+        if not signed:
+            return True
         vouched = tokens.find_vouched_keys(
             signed, node_id=current.node_id, pinned=current.hub_keys, now_seconds=now_seconds
         )
-        if vouched is None or vouched == current.hub_keys:
+        if vouched is None:
             return False
-        self._store(msgspec.structs.replace(current, hub_keys=vouched))
+        if vouched != current.hub_keys:
+            self._store(msgspec.structs.replace(current, hub_keys=vouched))
         return True
+
+    def knows_one_of(self, hub_keys: Sequence[HubKey]) -> bool:
+        pinned = {key.public_key for key in self.hub_keys}
+        return any(key.public_key in pinned for key in hub_keys)
 
     def _get_enrolment(self) -> Enrolment:
         if self._enrolment is None:

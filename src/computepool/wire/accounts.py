@@ -42,6 +42,15 @@ class AccountPage(msgspec.Struct, frozen=True, kw_only=True):
     accounts: list[Account]
 
 
+class ChangeAccount(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an operator may change; what is absent stays as it is."""
+
+    roles: tuple[Role, ...] | None = None
+    queued_slices_max: int | None = None
+    stored_bytes_max: int | None = None
+    calls_per_minute_max: int | None = None
+
+
 class SignUpRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     email: str
     name: str = ""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 
 from computepool.core.jobs.isolation import IsolationLevel
 
@@ -16,6 +17,8 @@ ENV_COUNT_MAX = 128
 ENV_BYTES_MAX = 32_768
 COMMAND_BYTES_MAX = 65_536
 NAME_LENGTH_MAX = 200
+PATH_BYTES_MAX = 1_024
+PATH_PART_BYTES_MAX = 255
 RETRIES_MAX = 20
 WALL_SECONDS_MAX = 14 * 86_400
 PRIORITY_RANGE = range(-10, 11)
@@ -132,7 +135,10 @@ def _file_faults(spec: JobSpec) -> list[str]:
     seen = {SCRIPT_FILE_NAME} if spec.script is not None else set()
     for file in spec.files:
         if not is_safe_relative_path(file.path):
-            faults.append(f"file path {file.path!r} must be relative, without '..', at most 512 characters")
+            faults.append(
+                f"file path {file.path!r} must be relative, without '..' and unprintable characters, "
+                f"at most {PATH_BYTES_MAX:,} bytes and {PATH_PART_BYTES_MAX} between slashes"
+            )
         if file.path in seen:
             faults.append(f"file path {file.path!r} is given twice")
         if not is_sha256(file.sha256):
@@ -140,6 +146,10 @@ def _file_faults(spec: JobSpec) -> list[str]:
         if file.size_bytes < 0:
             faults.append(f"file {file.path!r} has a negative size")
         seen.add(file.path)
+    # In the order of their parts, whatever lies below a path follows it at once.
+    for path, following in pairwise(sorted(seen, key=lambda path: path.split("/"))):
+        if following.startswith(path + "/"):
+            faults.append(f"file path {path!r} is also the folder of {following!r}")
     return faults
 
 
@@ -148,10 +158,14 @@ def is_sha256(text: str) -> bool:
 
 
 def is_safe_relative_path(path: str) -> bool:
-    """Whether a path stays inside the folder it is joined to."""
-    if not path or len(path) > 512 or path.startswith("/") or "\\" in path or "\0" in path:
+    """Whether a path stays inside the folder it is joined to, and every system can store and show it.
+
+    A line break, of all characters, would let one line of a result's manifest pass for two.
+    """
+    if not path.isprintable() or "\\" in path or len(path.encode()) > PATH_BYTES_MAX:
         return False
-    return all(part not in ("", ".", "..") for part in path.split("/"))
+    parts = path.split("/")
+    return all(part not in ("", ".", "..") and len(part.encode()) <= PATH_PART_BYTES_MAX for part in parts)
 
 
 def _requirement_faults(need: Requirements) -> list[str]:

@@ -106,6 +106,23 @@ async def create_link(call: Call) -> wire.SignInLink:
     return _to_link(await service.create_sign_in_link(call.hub.pool, call.path["account_id"]))
 
 
+@routes.add("PATCH", "/v1/accounts/{account_id}", Access.OPERATOR, body=wire.ChangeAccount, answer=wire.Account)
+async def change_account(call: Call) -> wire.Account:
+    """Change an account's limits or roles."""
+    body: wire.ChangeAccount = call.body
+    account = await service.change_account(
+        call.hub.pool,
+        call.account,
+        call.path["account_id"],
+        roles=body.roles,
+        queued_slices_max=body.queued_slices_max,
+        stored_bytes_max=body.stored_bytes_max,
+        calls_per_minute_max=body.calls_per_minute_max,
+    )
+    call.hub.callers.forget_all()
+    return to_account(account)
+
+
 @routes.add("POST", "/v1/accounts/{account_id}/suspend", Access.OPERATOR, answer=wire.Account)
 async def suspend_account(call: Call) -> wire.Account:
     """Refuse everything this account asks for from now on."""

@@ -30,7 +30,7 @@ class LogsQuery(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
 
 
-@routes.add("POST", "/v1/jobs/next", Access.NODE, body=wire.NextRequest, answer=wire.NextAnswer)
+@routes.add("POST", "/v1/jobs/next", Access.NODE, body=wire.NextRequest, answer=wire.NextAnswer, parks=True)
 async def next_work(call: Call) -> Response:
     """Ask for work; held open until there is some. Also a heartbeat."""
     hub, body = call.hub, call.body

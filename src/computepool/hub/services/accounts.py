@@ -53,11 +53,10 @@ async def sign_up(
         await _insert_account(
             conn, settings, account_id, email, name or email.split("@")[0], password_hash, DEFAULT_ROLES
         )
+        roles = DEFAULT_ROLES
         if settings.sign_up_mode is SignUp.INVITE:
-            assert invite is not None
-            if await account_store.use_invite(conn, token_sha256=hash_secret(invite), used_by=account_id) is None:
-                raise SignUpClosed("This invite is unknown, used or expired. Ask the operator for a new one.")
-        key = await _insert_key(conn, account_id, name="first key", roles=DEFAULT_ROLES, expires_seconds=None)
+            roles = await _use_invite(conn, invite or "", account_id)
+        key = await _insert_key(conn, account_id, name="first key", roles=roles, expires_seconds=None)
         await event_store.record_events(conn, [NewEvent(kind="account_created", account_id=account_id)])
         account = await account_store.find_account(conn, account_id)
     assert account is not None
@@ -152,6 +151,39 @@ async def set_suspended(pool: Pool, caller: AccountCaller, account_id: AccountId
     return account
 
 
+async def change_account(
+    pool: Pool,
+    caller: AccountCaller,
+    account_id: AccountId,
+    *,
+    roles: Iterable[Role] | None,
+    queued_slices_max: int | None,
+    stored_bytes_max: int | None,
+    calls_per_minute_max: int | None,
+) -> Account:
+    """What is None stays as it is."""
+    if any(limit is not None and not 0 < limit < 1 << 31 for limit in (queued_slices_max, calls_per_minute_max)):
+        raise InvalidRequest("A limit is a positive number below 2^31.")
+    if stored_bytes_max is not None and not 0 < stored_bytes_max < 1 << 60:
+        raise InvalidRequest("stored_bytes_max is a positive number below 2^60.")
+    if roles is not None and account_id == caller.account_id and Role.OPERATOR not in roles:
+        raise Forbidden("You cannot take the role of operator from yourself.")
+    async with pool.acquire() as conn, conn.transaction():
+        await account_store.change_account(
+            conn,
+            id=account_id,
+            roles=frozenset(roles) if roles is not None else None,
+            queued_slices_max=queued_slices_max,
+            stored_bytes_max=stored_bytes_max,
+            calls_per_minute_max=calls_per_minute_max,
+        )
+        account = await account_store.find_account(conn, account_id)
+        if account is None:
+            raise NotFound("There is no such account.")
+        await event_store.record_events(conn, [NewEvent(kind="account_changed", account_id=account_id)])
+    return account
+
+
 async def create_key(
     pool: Pool, caller: AccountCaller, *, name: str, roles: Iterable[Role], expires_seconds: int | None
 ) -> NewKey:
@@ -162,7 +194,7 @@ async def create_key(
     if expires_seconds is not None and not 60 <= expires_seconds <= 3_650 * 86_400:
         raise InvalidRequest("expires_seconds must be between 60 and ten years, or absent.")
     async with pool.acquire() as conn, conn.transaction():
-        if len(await key_store.list_keys(conn, account_id=caller.account_id, limit=KEYS_MAX)) >= KEYS_MAX:
+        if await key_store.count_live_keys(conn, caller.account_id) >= KEYS_MAX:
             raise InvalidRequest(f"There are {KEYS_MAX} keys already: revoke some that are not in use.")
         return await _insert_key(
             conn, caller.account_id, name=name[:100], roles=wanted, expires_seconds=expires_seconds
@@ -181,6 +213,15 @@ async def revoke_key(pool: Pool, caller: AccountCaller, key_id: KeyId) -> None:
         await event_store.record_events(
             conn, [NewEvent(kind="key_revoked", account_id=caller.account_id, body={"key_id": str(key_id)})]
         )
+
+
+async def _use_invite(conn: Connection, invite: str, account_id: AccountId) -> frozenset[Role]:
+    """The roles that the invite brings; they become the account's."""
+    roles = await account_store.use_invite(conn, token_sha256=hash_secret(invite), used_by=account_id)
+    if roles is None:
+        raise SignUpClosed("This invite is unknown, used or expired. Ask the operator for a new one.")
+    await account_store.change_account(conn, id=account_id, roles=roles)
+    return roles
 
 
 def _check_email(email: str) -> str:

@@ -17,6 +17,7 @@ from computepool.core.errors import AccountSuspended, NodeRemoved, Unauthenticat
 from computepool.core.ids import AccountId, KeyId, NodeId
 from computepool.core.nodes.state import NodeState
 from computepool.hub.services.keyring import NODE_TOKEN_TYPE, Keyring
+from computepool.hub.store import accounts as account_store
 from computepool.hub.store import keys as key_store
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store.connect import Pool
@@ -84,10 +85,13 @@ class Callers:
         node_id = NodeId(UUID(claims["sub"]))
         async with self._pool.acquire() as conn:
             node = await node_store.find_node(conn, node_id)
-        if node is None:
+            owner = await account_store.find_account(conn, node.account_id) if node else None
+        if node is None or owner is None:
             raise Unauthenticated("This node is unknown here. Enrol it again.")
         if node.state is NodeState.REMOVED:
             raise NodeRemoved("The owner has removed this node. Enrol it again with a new key pair.")
+        if owner.suspended_at is not None:
+            raise AccountSuspended("The account of this node's owner is suspended. Ask the hub's operator.")
         caller = NodeCaller(node_id, node.account_id)
         self._remember(digest, caller)
         return caller

@@ -221,10 +221,11 @@ async def _check_limits(conn: Connection, account_id: AccountId, spec: JobSpec) 
 
 
 async def _check_files(conn: Connection, account_id: AccountId, spec: JobSpec) -> None:
-    wanted = {bytes.fromhex(file.sha256): file for file in spec.files}
-    present = await artifact_store.list_present(conn, account_id=account_id, sha256s=wanted)
+    # One content may stand under several names, each with a size of its own to be checked.
+    wanted = [(bytes.fromhex(file.sha256), file) for file in spec.files]
+    present = await artifact_store.list_present(conn, account_id=account_id, sha256s=[sha256 for sha256, _ in wanted])
     faults = []
-    for sha256, file in wanted.items():
+    for sha256, file in wanted:
         if sha256 not in present:
             faults.append(f"{file.path} was not uploaded: PUT /v1/artifacts/{file.sha256} first")
         elif present[sha256] != file.size_bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 import msgspec
@@ -109,12 +109,15 @@ class Leases:
             await self._load_orders(conn, {lease.job_id for lease in leased})
         return [self._to_assignment(lease) for lease in leased if lease.job_id in self._orders]
 
-    async def _load_orders(self, conn: Connection, job_ids: Iterable[JobId]) -> None:
+    async def _load_orders(self, conn: Connection, job_ids: Set[JobId]) -> None:
+        """After this the orders of these jobs are at hand; the others that were not needed for longest go."""
         unknown = [job_id for job_id in job_ids if job_id not in self._orders]
         if unknown:
             for job_id, order in (await job_store.list_orders(conn, unknown)).items():
                 self._orders[job_id] = _Order(order, msgspec.convert(order.spec, JobSpec))
-        while len(self._orders) > ORDERS_REMEMBERED_MAX + len(unknown):
+        for job_id in job_ids & self._orders.keys():
+            self._orders.move_to_end(job_id)
+        while len(self._orders) > max(ORDERS_REMEMBERED_MAX, len(job_ids)):
             self._orders.popitem(last=False)
 
     def _to_assignment(self, lease: Grant | Attempt) -> Assignment:

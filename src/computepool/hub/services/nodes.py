@@ -40,7 +40,7 @@ from computepool.hub.store.events import NewEvent
 from computepool.hub.store.nodes import Node, StoredSlot
 from computepool.wire.nodes import EnrolNode
 
-ASSERTION_SECONDS_MAX = 120
+ASSERTION_SECONDS_MAX = 60
 _REGION = re.compile(r"[A-Z]{2}\Z")
 
 

@@ -81,12 +81,27 @@ async def list_accounts(conn: Connection, *, after: UUID, limit: int) -> list[Ac
     return [row for row in rows if row is not None]
 
 
-async def lock_account(conn: Connection, id: AccountId) -> Account | None:
-    return _to_account(await _q.lock_account(conn, id=id))
-
-
 async def set_password(conn: Connection, *, id: AccountId, password_hash: str) -> None:
     await _q.set_password(conn, id=id, password_hash=password_hash)
+
+
+async def change_account(
+    conn: Connection,
+    *,
+    id: AccountId,
+    roles: Iterable[Role] | None = None,
+    queued_slices_max: int | None = None,
+    stored_bytes_max: int | None = None,
+    calls_per_minute_max: int | None = None,
+) -> None:
+    await _q.change_account(
+        conn,
+        id=id,
+        roles=sorted(roles) if roles is not None else None,
+        queued_slices_max=queued_slices_max,
+        stored_bytes_max=stored_bytes_max,
+        calls_per_minute_max=calls_per_minute_max,
+    )
 
 
 async def set_suspended(conn: Connection, *, id: AccountId, suspended: bool) -> None:

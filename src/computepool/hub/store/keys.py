@@ -72,6 +72,10 @@ async def list_keys(conn: Connection, *, account_id: AccountId, limit: int) -> l
     return [_to_key(row) async for row in _q.list_keys(conn, account_id=account_id, limit_count=limit)]
 
 
+async def count_live_keys(conn: Connection, account_id: AccountId) -> int:
+    return int(await _q.count_live_keys(conn, account_id=account_id))
+
+
 async def revoke_key(conn: Connection, *, id: KeyId, account_id: AccountId) -> bool:
     return await _q.revoke_key(conn, id=id, account_id=account_id) is not None
 

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import computepool
 from computepool import clock
@@ -114,31 +113,6 @@ def cleanup(state_dir: Path) -> None:
     if state_dir.exists():
         leftovers.give_back(str(state_dir))
         shutil.rmtree(state_dir)
-
-
-class SweepReport(NamedTuple):
-    vanished: tuple[Path, ...]  # attempts whose runner died without a word
-    cleaned: tuple[Path, ...]  # attempts that had left something on the machine
-    failed: tuple[str, ...]  # what could not be cleaned, in words
-
-
-def sweep_leftovers(state_root: Path) -> SweepReport:
-    """At the agent's start: give back cgroups, mounts and images of runners that were killed.
-
-    Touches only what the attempts of this root have noted; their directories stay for the agent to report on.
-    """
-    vanished, cleaned, failed = [], [], []
-    for state_dir in list_state_dirs(state_root):
-        if read_status(state_dir).state == status.VANISHED:
-            vanished.append(state_dir)
-        if _has_runner(state_dir):
-            continue
-        try:
-            if leftovers.give_back(str(state_dir)):
-                cleaned.append(state_dir)
-        except (OSError, ValueError) as error:
-            failed.append(f"{state_dir.name}: {error}")
-    return SweepReport(tuple(vanished), tuple(cleaned), tuple(failed))
 
 
 def _has_runner(state_dir: Path) -> bool:

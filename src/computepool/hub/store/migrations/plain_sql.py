@@ -10,6 +10,8 @@ from sqlalchemy.util import await_only
 
 def run_sql_beside(revision_file: str) -> None:
     sql = Path(revision_file).with_suffix(".sql").read_text()
+    # The transaction begins with SQLAlchemy's first statement; without one, the script would commit by itself.
+    op.execute("SELECT 1")
     # SQLAlchemy would prepare the text as one statement; the driver itself takes a script of many.
     driver = op.get_bind().connection.driver_connection
     assert driver is not None

@@ -18,12 +18,16 @@ SELECT * FROM accounts WHERE id > :after ORDER BY id LIMIT :limit_count;
 -- name: set_password!
 UPDATE accounts SET password_hash = :password_hash WHERE id = :id;
 
+-- name: change_account!
+-- What is null stays as it is.
+UPDATE accounts SET roles = coalesce(:roles::account_role[], roles),
+       queued_slices_max = coalesce(:queued_slices_max::integer, queued_slices_max),
+       stored_bytes_max = coalesce(:stored_bytes_max::bigint, stored_bytes_max),
+       calls_per_minute_max = coalesce(:calls_per_minute_max::integer, calls_per_minute_max)
+ WHERE id = :id;
+
 -- name: set_suspended!
 UPDATE accounts SET suspended_at = CASE WHEN :suspended THEN coalesce(suspended_at, now()) END WHERE id = :id;
-
--- name: lock_account^
--- Serialises what counts against an account's limits.
-SELECT * FROM accounts WHERE id = :id FOR UPDATE;
 
 -- name: insert_link!
 INSERT INTO sign_in_links (token_sha256, account_id, expires_at)

@@ -16,6 +16,10 @@ SELECT k.id AS key_id, k.account_id, k.roles AS key_roles, a.roles AS account_ro
 SELECT id, account_id, name, roles, created_at, expires_at, revoked_at, last_used_at
   FROM api_keys WHERE account_id = :account_id ORDER BY created_at DESC LIMIT :limit_count;
 
+-- name: count_live_keys$
+SELECT count(*) FROM api_keys WHERE account_id = :account_id AND revoked_at IS NULL
+   AND (expires_at IS NULL OR expires_at > clock_timestamp());
+
 -- name: revoke_key$
 UPDATE api_keys SET revoked_at = coalesce(revoked_at, now())
  WHERE id = :id AND account_id = :account_id RETURNING id;

@@ -1,0 +1,294 @@
+"""The database repeats the invariants: enums, checks, and the two unique indexes against double allocation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from computepool.core.accounts.roles import Role
+from computepool.core.jobs.cause import Cause
+from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.jobs.state import (
+    ATTEMPT_LIVE,
+    ATTEMPT_TERMINAL,
+    SLICE_TERMINAL,
+    AttemptState,
+    JobState,
+    SliceState,
+)
+from computepool.core.nodes.state import NodeState
+from computepool.core.placement.slot import SlotKind
+from tests.support.postgres import TestServer
+
+ENUMS = {
+    "slice_state": SliceState,
+    "attempt_state": AttemptState,
+    "job_state": JobState,
+    "node_state": NodeState,
+    "slot_kind": SlotKind,
+    "isolation_level": IsolationLevel,
+    "account_role": Role,
+    "failure_cause": Cause,
+}
+
+ACCOUNT, JOB, OTHER_JOB = UUID(int=1), UUID(int=2), UUID(int=3)
+NODE, OTHER_NODE = UUID(int=4), UUID(int=5)
+FIRST, SECOND = UUID(int=6), UUID(int=7)
+
+# One account, two nodes, a job of three slices and one of one slice.
+ROWS = f"""
+INSERT INTO accounts (id, email, name, roles, queued_slices_max, stored_bytes_max, calls_per_minute_max)
+VALUES ('{ACCOUNT}', 'a@example.org', 'a', '{{submitter}}', 1, 1, 1);
+INSERT INTO nodes (id, account_id, name, public_key, synthetic, isolation, hardware, agent_version)
+VALUES ('{NODE}', '{ACCOUNT}', 'n', '\\x01', false, 'sandboxed', '{{}}', ''),
+       ('{OTHER_NODE}', '{ACCOUNT}', 'n', '\\x02', false, 'sandboxed', '{{}}', '');
+INSERT INTO shapes (digest, gpu, vram_bytes, cores, ram_bytes, disk_bytes, tiers, regions, isolation)
+VALUES ('\\x01', false, 0, 1, 1, 1, '{{}}', '{{}}', 'sandboxed');
+INSERT INTO jobs (id, account_id, name, spec, shape_id, priority, slice_count, retries, wall_seconds)
+SELECT job.id, '{ACCOUNT}', 'j', '{{}}', shapes.id, 0, job.slice_count, 0, 1
+  FROM shapes, (VALUES ('{JOB}'::uuid, 3), ('{OTHER_JOB}'::uuid, 1)) AS job (id, slice_count);
+INSERT INTO slices (job_id, slice_index, shape_id, priority)
+SELECT jobs.id, i, shape_id, 0 FROM jobs, generate_series(0, slice_count - 1) AS i;
+INSERT INTO hub_facts (hub_id, blob_store_id) VALUES ('{JOB}', '{JOB}');
+"""
+
+
+@pytest.fixture(scope="module")
+def migrated_dsn(postgres: TestServer) -> Iterator[str]:
+    dsn = asyncio.run(postgres.create_database())
+    yield dsn
+    asyncio.run(postgres.drop_database(dsn))
+
+
+@pytest.fixture
+async def conn(migrated_dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    """The rows above, in a transaction that is rolled back."""
+    conn = await asyncpg.connect(migrated_dsn)
+    transaction = conn.transaction()
+    await transaction.start()
+    await conn.execute(ROWS)
+    yield conn
+    await transaction.rollback()
+    await conn.close()
+
+
+async def insert_attempt(conn, **overrides: object) -> None:
+    values = {
+        "id": FIRST,
+        "job_id": JOB,
+        "slice_index": 0,
+        "number": 1,
+        "node_id": NODE,
+        "slot": "cpu:0",
+        "state": "leased",
+        "cause": None,
+        **overrides,
+    }
+    await conn.execute(
+        """INSERT INTO attempts
+                  (id, job_id, slice_index, number, node_id, slot, state, cause, expires_at, finished_at)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now(),
+                   CASE WHEN $7::attempt_state IN ('succeeded', 'failed', 'lost', 'cancelled') THEN now() END)""",
+        *values.values(),
+    )
+
+
+# Enums
+
+
+@pytest.mark.parametrize(("name", "enum"), ENUMS.items(), ids=list(ENUMS))
+async def test_the_enum_has_the_labels_of_its_python_twin_in_the_same_order(conn, name, enum):
+    rows = await conn.fetch(
+        "SELECT enumlabel FROM pg_enum WHERE enumtypid = $1::regtype ORDER BY enumsortorder", name
+    )
+    assert [row["enumlabel"] for row in rows] == [member.value for member in enum]
+
+
+async def test_every_enum_of_the_schema_has_a_python_twin(conn):
+    rows = await conn.fetch("SELECT typname FROM pg_type WHERE typtype = 'e'")
+    assert {row["typname"] for row in rows} == set(ENUMS)
+
+
+# The two guards against double allocation
+
+LIVE = sorted(state.value for state in ATTEMPT_LIVE)
+NOT_LIVE = sorted(state.value for state in set(AttemptState) - ATTEMPT_LIVE)
+
+
+def cause_of(state: str) -> str | None:
+    return "node_vanished" if state in ("failed", "lost", "cancelled") else None
+
+
+@pytest.mark.parametrize("first", LIVE)
+@pytest.mark.parametrize("second", LIVE)
+async def test_a_slice_never_has_two_live_attempts(conn, first, second):
+    await insert_attempt(conn, state=first)
+    with pytest.raises(asyncpg.UniqueViolationError) as refusal:
+        await insert_attempt(conn, id=SECOND, number=2, state=second, node_id=OTHER_NODE)
+    assert refusal.value.constraint_name == "attempts_live_slice_idx"
+
+
+@pytest.mark.parametrize("first", LIVE)
+@pytest.mark.parametrize("second", LIVE)
+async def test_a_slot_never_has_two_live_attempts(conn, first, second):
+    await insert_attempt(conn, state=first)
+    with pytest.raises(asyncpg.UniqueViolationError) as refusal:
+        await insert_attempt(conn, id=SECOND, job_id=OTHER_JOB, state=second)
+    assert refusal.value.constraint_name == "attempts_live_slot_idx"
+
+
+@pytest.mark.parametrize("first", NOT_LIVE)
+async def test_an_attempt_that_is_over_frees_its_slice_and_its_slot(conn, first):
+    await insert_attempt(conn, state=first, cause=cause_of(first))
+    await insert_attempt(conn, id=SECOND, number=2)
+
+
+async def test_a_lost_attempt_does_not_come_to_life_beside_its_successor(conn):
+    await insert_attempt(conn, state="lost", cause="node_vanished")
+    await insert_attempt(conn, id=SECOND, number=2, node_id=OTHER_NODE)
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await conn.execute(
+            "UPDATE attempts SET state = 'running', cause = NULL, finished_at = NULL WHERE id = $1", FIRST
+        )
+
+
+async def test_other_slots_and_other_slices_are_not_in_each_others_way(conn):
+    await insert_attempt(conn)
+    await insert_attempt(conn, id=SECOND, slice_index=1, slot="cpu:1")
+    await insert_attempt(conn, id=UUID(int=8), slice_index=2, node_id=OTHER_NODE)
+
+
+async def test_an_attempts_number_is_never_used_twice_on_a_slice(conn):
+    await insert_attempt(conn, state="failed", cause="exit_code")
+    with pytest.raises(asyncpg.UniqueViolationError) as refusal:
+        await insert_attempt(conn, id=SECOND)
+    assert refusal.value.constraint_name == "attempts_number_unique"
+
+
+async def test_the_live_indexes_hold_exactly_the_states_that_core_calls_live(conn):
+    for state in AttemptState:
+        await conn.execute("DELETE FROM attempts")
+        await insert_attempt(conn, state=state.value, cause=cause_of(state.value))
+        overlapping = insert_attempt(conn, id=SECOND, number=2, slot="cpu:1")
+        try:
+            async with conn.transaction():
+                await overlapping
+            refused = False
+        except asyncpg.UniqueViolationError:
+            refused = True
+        assert refused is (state in ATTEMPT_LIVE)
+
+
+# Checks. Each statement breaks one rule and no other.
+
+JOB_ROW = f"UPDATE jobs SET {{}} WHERE id = '{JOB}'"
+SLICE_ROW = f"UPDATE slices SET {{}} WHERE job_id = '{JOB}' AND slice_index = 0"
+ATTEMPT_ROW = f"UPDATE attempts SET {{}} WHERE id = '{FIRST}'"
+
+IMPOSSIBLE = [
+    ("hub_facts_only_row_check", "UPDATE hub_facts SET only_row = false"),
+    ("hub_keys_purpose_check", "INSERT INTO hub_keys (kid, purpose, secret) VALUES ('k', 'fun', '')"),
+    ("accounts_stored_bytes_check", "UPDATE accounts SET stored_bytes = -1"),
+    ("jobs_slice_count_check", JOB_ROW.format("slice_count = 0, state = 'succeeded', finished_at = now()")),
+    ("jobs_slice_count_check", JOB_ROW.format("slice_count = 100001")),
+    ("jobs_counts_check", JOB_ROW.format("succeeded_count = -1")),
+    ("jobs_counts_check", JOB_ROW.format("failed_count = -1, succeeded_count = 1")),
+    ("jobs_counts_check", JOB_ROW.format("cancelled_count = -1")),
+    ("jobs_counts_check", JOB_ROW.format("succeeded_count = 2, failed_count = 1, cancelled_count = 1")),
+    ("jobs_finished_check", JOB_ROW.format("state = 'succeeded', succeeded_count = 3")),
+    ("jobs_finished_check", JOB_ROW.format("state = 'succeeded', finished_at = now()")),
+    ("jobs_finished_check", JOB_ROW.format("state = 'running', succeeded_count = 3")),
+    ("jobs_finished_check", JOB_ROW.format("state = 'running', finished_at = now(), succeeded_count = 3")),
+    ("slices_finished_check", SLICE_ROW.format("state = 'cancelled', cause = 'cancelled'")),
+    ("slices_finished_check", SLICE_ROW.format("finished_at = now()")),
+    ("slices_accepted_check", SLICE_ROW.format("state = 'succeeded', finished_at = now()")),
+    ("slices_accepted_check", SLICE_ROW.format(f"accepted_attempt_id = '{FIRST}'")),
+    ("slices_cause_check", SLICE_ROW.format("state = 'failed', finished_at = now()")),
+    ("slices_cause_check", SLICE_ROW.format("cause = 'exit_code'")),
+    ("attempts_finished_check", ATTEMPT_ROW.format("state = 'succeeded'")),
+    ("attempts_finished_check", ATTEMPT_ROW.format("state = 'lost', cause = 'node_vanished'")),
+    ("attempts_finished_check", ATTEMPT_ROW.format("finished_at = now()")),
+    ("attempts_cause_check", ATTEMPT_ROW.format("state = 'failed', finished_at = now()")),
+    ("attempts_cause_check", ATTEMPT_ROW.format("cause = 'exit_code'")),
+    ("attempts_cause_check", ATTEMPT_ROW.format("state = 'succeeded', finished_at = now(), cause = 'exit_code'")),
+]
+
+
+@pytest.mark.parametrize(("constraint", "statement"), IMPOSSIBLE)
+async def test_an_impossible_row_is_refused(conn, constraint, statement):
+    await insert_attempt(conn)
+    with pytest.raises(asyncpg.CheckViolationError) as refusal:
+        await conn.execute(statement)
+    assert refusal.value.constraint_name == constraint
+
+
+async def test_every_check_of_the_schema_is_tried_above(conn):
+    rows = await conn.fetch("SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid <> 0")
+    assert {row["conname"] for row in rows} == {constraint for constraint, _ in IMPOSSIBLE}
+
+
+@pytest.mark.parametrize("state", [state.value for state in SliceState])
+async def test_every_state_of_a_slice_can_be_stored(conn, state):
+    ended = SliceState(state) in SLICE_TERMINAL
+    await conn.execute(
+        "UPDATE slices SET state = $1, finished_at = $2, cause = $3, accepted_attempt_id = $4 WHERE job_id = $5",
+        state,
+        await conn.fetchval("SELECT now()") if ended else None,
+        "exit_code" if state in ("failed", "cancelled") else None,
+        FIRST if state == "succeeded" else None,
+        OTHER_JOB,
+    )
+
+
+@pytest.mark.parametrize("state", [state.value for state in AttemptState])
+async def test_every_state_of_an_attempt_can_be_stored(conn, state):
+    await insert_attempt(conn, state=state, cause=cause_of(state))
+    finished_at = await conn.fetchval("SELECT finished_at FROM attempts WHERE id = $1", FIRST)
+    assert (finished_at is not None) == (AttemptState(state) in ATTEMPT_TERMINAL | {AttemptState.LOST})
+
+
+async def test_there_is_one_hub_and_no_second(conn):
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await conn.execute("INSERT INTO hub_facts (hub_id, blob_store_id) VALUES ($1, $1)", JOB)
+
+
+async def test_an_attempt_belongs_to_a_slice_that_exists(conn):
+    with pytest.raises(asyncpg.ForeignKeyViolationError) as refusal:
+        await insert_attempt(conn, slice_index=3)
+    assert refusal.value.constraint_name == "attempts_slice_fkey"
+
+
+async def test_an_attempt_belongs_to_a_node_that_exists(conn):
+    with pytest.raises(asyncpg.ForeignKeyViolationError):
+        await insert_attempt(conn, node_id=UUID(int=99))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "statement"),
+    [
+        (
+            "accounts_email_unique",
+            f"INSERT INTO accounts SELECT '{SECOND}', email, name, password_hash, roles, 1, 1, 1 FROM accounts",
+        ),
+        ("nodes_public_key_unique", f"UPDATE nodes SET public_key = '\\x01' WHERE id = '{OTHER_NODE}'"),
+        (
+            "shapes_digest_unique",
+            "INSERT INTO shapes (digest, gpu, vram_bytes, cores, ram_bytes, disk_bytes, tiers, regions, isolation) "
+            "SELECT digest, gpu, vram_bytes, cores, ram_bytes, disk_bytes, tiers, regions, isolation FROM shapes",
+        ),
+    ],
+)
+async def test_what_names_one_thing_never_names_two(conn, constraint, statement):
+    with pytest.raises(asyncpg.UniqueViolationError) as refusal:
+        await conn.execute(statement)
+    assert refusal.value.constraint_name == constraint
+
+
+@pytest.mark.parametrize("type_", list(ENUMS))
+async def test_a_label_that_is_in_no_enum_is_refused(conn, type_):
+    with pytest.raises(asyncpg.InvalidTextRepresentationError):
+        await conn.fetchval(f"SELECT 'unheard_of'::{type_}")

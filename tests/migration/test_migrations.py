@@ -1,0 +1,167 @@
+"""Migrations: forward only, harmless to repeat, safe when hubs start together, and in need of no superuser."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+
+from computepool.hub.store import migrate as migrate_module
+from computepool.hub.store.migrate import migrate
+from tests.support.postgres import TestServer, wait_for
+
+_numbers = itertools.count(1)
+
+# Everything that a migration could have made twice or differently.
+DESCRIBE = """
+SELECT 'column', table_name || '.' || column_name || ' ' || data_type || ' ' || coalesce(column_default, '')
+  FROM information_schema.columns WHERE table_schema = 'public'
+UNION ALL
+SELECT 'index', indexdef FROM pg_indexes WHERE schemaname = 'public'
+UNION ALL
+SELECT 'constraint', conname || ' ' || pg_get_constraintdef(oid)
+  FROM pg_constraint WHERE connamespace = 'public'::regnamespace
+UNION ALL
+SELECT 'enum', enumtypid::regtype || ' ' || enumlabel FROM pg_enum
+ORDER BY 1, 2
+"""
+
+
+@asynccontextmanager
+async def connected(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    conn = await asyncpg.connect(dsn)
+    try:
+        yield conn
+    finally:
+        await conn.close()
+
+
+async def describe(dsn: str) -> list[tuple[str, str]]:
+    async with connected(dsn) as conn:
+        return [tuple(row) for row in await conn.fetch(DESCRIBE)]
+
+
+async def versions(dsn: str) -> list[str]:
+    async with connected(dsn) as conn:
+        return [row["version_num"] for row in await conn.fetch("SELECT version_num FROM alembic_version")]
+
+
+@contextmanager
+def new_database(postgres: TestServer, *, owner: str = "") -> Iterator[str]:
+    """An empty one, as an operator makes it."""
+    name = f"empty_{next(_numbers)}"
+    server = as_superuser(postgres.dsn)
+    asyncio.run(run_statement(server, f"CREATE DATABASE {name}" + (f" OWNER {owner}" if owner else "")))
+    yield postgres.dsn_of(name)
+    asyncio.run(run_statement(server, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+def as_superuser(dsn: str) -> str:
+    parts = urlsplit(dsn)
+    return urlunsplit(parts._replace(netloc="postgres", path="/postgres")).replace("//postgres/", "//postgres@/")
+
+
+async def run_statement(dsn: str, statement: str) -> None:
+    async with connected(dsn) as conn:
+        await conn.execute(statement)
+
+
+@pytest.fixture
+def empty_dsn(postgres: TestServer) -> Iterator[str]:
+    with new_database(postgres, owner="computepool") as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def plain_dsn(postgres: TestServer) -> Iterator[str]:
+    """A database that belongs to a role which may do nothing else, and a connection as that role."""
+    server = as_superuser(postgres.dsn)
+    role = f"plain_{next(_numbers)}"
+    asyncio.run(run_statement(server, f"CREATE ROLE {role} NOSUPERUSER NOCREATEDB NOCREATEROLE"))
+    asyncio.run(run_statement(server, f"GRANT {role} TO computepool"))
+    with new_database(postgres, owner=role) as dsn:
+        yield f"{dsn}&role={role}"
+    asyncio.run(run_statement(server, f"DROP ROLE {role}"))
+
+
+async def test_an_empty_database_comes_to_the_newest_version(empty_dsn):
+    await migrate(empty_dsn)
+    scripts = ScriptDirectory.from_config(make_config())
+    assert await versions(empty_dsn) == [scripts.get_current_head()]
+
+
+def make_config() -> Config:
+    config = Config()
+    folder = migrate_module.__file__.removesuffix("migrate.py")
+    config.set_main_option("script_location", f"{folder}migrations")
+    return config
+
+
+def test_the_migrations_are_one_line_without_branches():
+    scripts = ScriptDirectory.from_config(make_config())
+    assert len(scripts.get_heads()) == 1
+    assert len(scripts.get_bases()) == 1
+
+
+async def test_migrating_again_changes_nothing(empty_dsn):
+    await migrate(empty_dsn)
+    async with connected(empty_dsn) as conn:
+        await conn.execute("INSERT INTO hub_keys (kid, purpose, secret) VALUES ('kept', 'signing', '')")
+    before = await describe(empty_dsn)
+    assert len(before) > 100
+    await migrate(empty_dsn)
+    assert await describe(empty_dsn) == before
+    async with connected(empty_dsn) as conn:
+        assert await conn.fetchval("SELECT kid FROM hub_keys") == "kept"
+
+
+async def test_hubs_that_start_together_all_find_the_newest_schema(empty_dsn, dsn):
+    await asyncio.gather(*(migrate(empty_dsn) for _ in range(3)))
+    assert await describe(empty_dsn) == await describe(dsn)
+    assert len(await versions(empty_dsn)) == 1
+
+
+async def test_a_migration_waits_for_the_one_that_another_hub_has_begun(empty_dsn):
+    async with connected(empty_dsn) as other_hub:
+        await other_hub.execute(f"SELECT pg_advisory_lock({migrate_module._ADVISORY_LOCK})")
+        migrating = asyncio.create_task(migrate(empty_dsn))
+
+        async def is_waiting() -> bool:
+            return await other_hub.fetchval(
+                "SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+                "   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            )
+
+        await wait_for(is_waiting, what="the second migration to wait")
+        assert await other_hub.fetchval("SELECT to_regclass('jobs')") is None
+        await other_hub.execute(f"SELECT pg_advisory_unlock({migrate_module._ADVISORY_LOCK})")
+        await migrating
+        assert await other_hub.fetchval("SELECT to_regclass('jobs')") is not None
+
+
+async def test_the_lock_is_given_back_even_when_a_migration_fails(empty_dsn):
+    async with connected(empty_dsn) as conn:
+        await conn.execute("CREATE TABLE jobs ()")
+        with pytest.raises(asyncpg.DuplicateTableError):
+            await migrate(empty_dsn)
+        assert await conn.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0
+        assert await conn.fetchval("SELECT to_regclass('slices')") is None, "a failed migration leaves nothing behind"
+        await conn.execute("DROP TABLE jobs")
+        await migrate(empty_dsn)
+        assert await conn.fetchval("SELECT to_regclass('slices')") is not None
+
+
+async def test_a_plain_role_can_migrate_the_database_that_it_owns(plain_dsn, dsn):
+    await migrate(plain_dsn)
+    assert await describe(plain_dsn) == await describe(dsn)
+    async with connected(plain_dsn) as conn:
+        assert await conn.fetchval("SELECT rolsuper FROM pg_roles WHERE rolname = current_user") is False
+        owners = await conn.fetch("SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname = 'public'")
+        assert [row["tableowner"] for row in owners] == [await conn.fetchval("SELECT current_user")]
