@@ -102,6 +102,9 @@ def _check_report(request: CompleteRequest) -> None:
         raise InvalidRequest("Usage cannot be negative.")
     if request.exit_code is not None and not -1_000 <= request.exit_code <= 1_000:
         raise InvalidRequest("exit_code is out of any range that a program can end with.")
+    if "\0" in request.receipt:
+        # Stored unread with a failure: the database would refuse it, and with it the whole batch.
+        raise InvalidRequest("The receipt contains a NUL character.")
     if not all(is_sha256(output.sha256) and output.size_bytes >= 0 for output in request.outputs):
         raise InvalidRequest("Every output needs its sha256 as 64 lower-case hex digits, and its size.")
     paths = [output.path for output in request.outputs]
@@ -116,9 +119,10 @@ async def _check_success(
         raise InvalidRequest("result_sha256 is not the hash of the outputs' manifest; see the protocol page.")
     held = await attempt_store.find_held(conn, attempt_id)
     assert held is not None
-    wanted = {bytes.fromhex(output.sha256): output for output in request.outputs}
-    present = await artifact_store.list_present(conn, account_id=held.account_id, sha256s=wanted)
-    missing = [o.path for sha256, o in wanted.items() if present.get(sha256) != o.size_bytes]
+    # One content may stand under several names, each with a size of its own to be checked.
+    wanted = [(bytes.fromhex(output.sha256), output) for output in request.outputs]
+    present = await artifact_store.list_present(conn, account_id=held.account_id, sha256s={w[0] for w in wanted})
+    missing = [output.path for sha256, output in wanted if present.get(sha256) != output.size_bytes]
     if missing:
         raise InvalidRequest("Outputs were not uploaded, or with another size: " + ", ".join(sorted(missing)[:5]))
     node = await node_store.find_node(conn, caller.node_id)
