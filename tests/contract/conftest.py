@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox_lab import PYTHON, Lab, Scene
 
 from computepool import entropy
 from computepool.node.sandbox.backends import BACKENDS
 from computepool.node.sandbox.port import Backend
+from tests.contract.sandbox_lab import PYTHON, Lab, Scene
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)

@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from sandbox_lab import (
+
+from computepool import entropy
+from computepool.node.runner import handle
+from tests.contract.sandbox_lab import (
     AS_ROOT,
     AS_USER,
     IN_MOUNT_NAMESPACE,
@@ -31,9 +34,6 @@ from sandbox_lab import (
     run_control,
     wait_until,
 )
-
-from computepool import entropy
-from computepool.node.runner import handle
 
 
 class Case(NamedTuple):

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox_lab import MEGABYTE, list_processes_with, wait_until
 
 from computepool import entropy
 from computepool.node.sandbox import cgroup_v2, cgroups, leftovers
 from computepool.node.sandbox.bubblewrap import Bubblewrap
 from computepool.node.sandbox.port import Limits
+from tests.contract.sandbox_lab import MEGABYTE, list_processes_with, wait_until
 
 # In a process of its own, because it moves into a mount namespace for good.
 DISK_STORY = """

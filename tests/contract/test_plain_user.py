@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sandbox_lab import AS_USER, MEGABYTE, PLAIN_UID, PYTHON
 
 import computepool
 from computepool import entropy
 from computepool.node.sandbox import cgroup_v1, cgroups
+from tests.contract.sandbox_lab import AS_USER, MEGABYTE, PLAIN_UID, PYTHON
 
 # The agent's part, played by the plain user: start an attempt, wait for it, say how it went.
 AGENT = """

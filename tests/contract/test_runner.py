@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-from sandbox_lab import MEGABYTE, PYTHON, Attempt, Lab, list_leftovers, list_processes_with, wait_until
 
 from computepool import entropy
 from computepool.core.jobs.isolation import IsolationLevel
@@ -20,6 +19,7 @@ from computepool.node.runner import handle
 from computepool.node.runner.liveness import find_birth
 from computepool.node.runner.request import InvalidAttempt
 from computepool.node.sandbox.port import InputFile
+from tests.contract.sandbox_lab import MEGABYTE, PYTHON, Attempt, Lab, list_leftovers, list_processes_with, wait_until
 
 # Traps SIGTERM, writes an output when it comes, and ends with the given code. No print: a signal that comes
 # while one is under way makes the second one fail.
