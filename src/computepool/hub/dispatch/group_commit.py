@@ -1,0 +1,108 @@
+"""Collects single calls while the previous transaction is in flight, and commits them together.
+
+At low load a batch is one call and costs no latency; under load one commit serves many. Every caller is answered
+exactly once: with its own answer, with its own refusal, or with the fault that met its batch. A caller that goes
+away does not cancel the transaction it is in: a COMMIT is never cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from computepool.core.errors import ComputePoolError, HubUnavailable
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class Blocked(Exception):
+    """A batch met a row that somebody holds for too long. Alone, each of its items may still pass."""
+
+
+class GroupCommit(Generic[Item, Answer]):
+    """`commit` takes a list and gives, in its order, an answer or a refusal for each item.
+
+    It raises `Blocked` when a lock could not be had in time: the batch is then cut in two, again and again,
+    so that one blocked item holds up only itself. Any other exception is given to everyone in the batch.
+    """
+
+    def __init__(
+        self,
+        commit: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | ComputePoolError]]],
+        *,
+        batch_max: int = 256,
+        waiting_max: int = 20_000,
+    ) -> None:
+        self._commit = commit
+        self._batch_max = batch_max
+        self._waiting_max = waiting_max
+        self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
+        self._running: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def put(self, item: Item) -> Answer:
+        """The item's answer, after its transaction has committed."""
+        if self._closed:
+            raise HubUnavailable("This hub is shutting down. Call again; another may answer.")
+        if len(self._waiting) >= self._waiting_max:
+            raise HubUnavailable(
+                "This hub has more calls than it can write. Try again shortly.", retry_after_seconds=2
+            )
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, answer))
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        return await answer
+
+    async def close(self) -> None:
+        """Takes nothing more; returns when everyone who waits has been answered."""
+        self._closed = True
+        while self._running is not None:
+            await asyncio.wait({self._running})
+
+    async def _run(self) -> None:
+        """Lives while there is something to write: an idle hub has no task for it."""
+        try:
+            while self._waiting:
+                count = min(self._batch_max, len(self._waiting))
+                batch = [self._waiting.popleft() for _ in range(count)]
+                await self._write(batch)
+        finally:
+            self._running = None
+
+    async def _write(self, batch: Sequence[tuple[Item, asyncio.Future[Answer]]]) -> None:
+        try:
+            answers = await self._commit([item for item, _ in batch])
+        except Blocked as blocked:
+            if len(batch) == 1:
+                self._fail(batch, HubUnavailable(f"The rows are in use ({blocked}). Try again."))
+                return
+            middle = len(batch) // 2
+            await self._write(batch[:middle])
+            await self._write(batch[middle:])
+        except Exception as error:
+            self._fail(batch, error)
+        except BaseException:
+            # The process is ending: nobody may be left without an answer.
+            self._fail(batch, HubUnavailable("This hub is shutting down. Try again."))
+            raise
+        else:
+            for (_, future), answer in zip(batch, answers, strict=True):
+                _settle(future, answer)
+
+    def _fail(self, batch: Sequence[tuple[Item, asyncio.Future[Answer]]], error: Exception) -> None:
+        for _, future in batch:
+            if not future.done():
+                future.set_exception(error)
+
+
+def _settle(future: asyncio.Future[Answer], answer: Answer | ComputePoolError) -> None:
+    if future.done():
+        return
+    if isinstance(answer, ComputePoolError):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
