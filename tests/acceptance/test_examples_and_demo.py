@@ -79,7 +79,11 @@ def test_the_agent_as_one_file_runs_a_job(hub, owner, client, tmp_path):
     )
     try:
         job = client.submit(command=["true"])
-        assert job.wait(timeout=90).state == "succeeded", (tmp_path / "agent.log").read_text()
+        try:
+            ended = job.wait(timeout=90)
+        except TimeoutError:
+            raise AssertionError(f"exit code {agent.poll()}\n{(tmp_path / 'agent.log').read_text()}") from None
+        assert ended.state == "succeeded"
     finally:
         agent.send_signal(signal.SIGTERM)
         agent.wait(30)

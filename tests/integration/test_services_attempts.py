@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from uuid import UUID
 
@@ -233,6 +234,15 @@ async def test_a_receipt_of_another_type_of_token_is_refused(spine):
     assert "typ must be" in (await refused(spine, node, grant, receipt=forged)).message
 
 
+async def test_a_node_whose_clock_runs_minutes_ahead_can_deliver_all_the_same(spine):
+    await spine.submit()
+    node = await spine.enrol()
+    grant = await spine.grant_one(node)
+    ahead = int(time.time()) + 540
+    receipt = spine.receipt(node, grant, iat=ahead, result_sha256=spine.completion(node, grant).result_sha256)
+    assert await spine.succeed(node, grant, receipt=receipt) == ACCEPTED
+
+
 @pytest.mark.parametrize("sizes", [(4, 3), (3, 4)])
 async def test_a_wrong_size_of_an_output_is_found_even_when_the_same_content_has_another_name_too(spine, sizes):
     await spine.submit()
@@ -263,8 +273,8 @@ async def test_a_second_report_that_differs_from_the_first_is_refused(spine):
 
 
 async def test_a_refused_item_does_not_spoil_the_others_of_its_call(spine):
-    job = await spine.submit(slice_count=5, retries=3)
-    node, stranger = await spine.enrol(cpu_slots=5), await spine.enrol()
+    job = await spine.submit(slice_count=6, retries=3)
+    node, stranger = await spine.enrol(cpu_slots=6), await spine.enrol()
     grants = await spine.grant(node)
     answers = await spine.finish(
         (node, spine.completion(node, grants[0])),
@@ -272,13 +282,24 @@ async def test_a_refused_item_does_not_spoil_the_others_of_its_call(spine):
         (stranger, spine.completion(stranger, grants[2])),
         (node, spine.completion(node, grants[3], result_sha256="0" * 64)),
         (node, spine.completion(node, grants[4], **FAILED, receipt="a\0b")),
+        (node, spine.completion(node, grants[5], outputs=(OUTPUT,))),
+        (node, spine.completion(node, grants[0], **FAILED)),
         (node, spine.completion(node, grants[2], **FAILED)),
     )
-    assert answers[0] == ACCEPTED
-    assert [type(answer) for answer in answers[1:5]] == [StaleLease, StaleLease, InvalidRequest, InvalidRequest]
-    assert answers[5] == CompleteAnswer(accepted=False)
+    assert [type(answer) for answer in answers] == [
+        CompleteAnswer,
+        StaleLease,
+        StaleLease,
+        InvalidRequest,
+        InvalidRequest,
+        InvalidRequest,
+        StaleLease,
+        CompleteAnswer,
+    ]
+    assert [answer.accepted for answer in answers if isinstance(answer, CompleteAnswer)] == [True, False]
     states = [await spine.slice_state(job, grant.slice_index) for grant in grants]
-    assert states == ["succeeded", "leased", "queued", "leased", "leased"]
+    assert states == ["succeeded", "leased", "queued", "leased", "leased", "leased"]
+    assert (await spine.attempt(grants[0]))["state"] == "succeeded"
 
 
 async def test_an_empty_call_is_answered_with_nothing(spine):

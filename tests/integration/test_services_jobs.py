@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime, timedelta, timezone
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from computepool.core.accounts.roles import Role
@@ -15,6 +16,8 @@ from computepool.core.jobs.state import JobState, SliceState
 from computepool.hub.services import jobs as job_service
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.store import artifacts as artifact_store
+from computepool.hub.store.jobs import Job
+from computepool.wire import jobs as wire
 from computepool.wire.jobs import InputFile, Requirements
 from tests.support.builders import GB, SHA256
 from tests.support.spine import Spine, open_spine
@@ -132,6 +135,14 @@ async def test_slices_that_have_ended_do_not_count_against_the_limit(spine):
     await spine.submit(by=caller)
 
 
+async def test_submits_of_one_batch_do_not_pass_the_limit_together(spine):
+    """A hub writes one batch at a time. Between hubs the limit is soft: no lock is worth it."""
+    caller = await spine.sign_up(queued_slices_max=1)
+    submission = job_service.check_submission(caller, wire.JobSpec(command=("true",)), idempotency_key=None)
+    answers = await job_service.submit_jobs(spine.pool, [submission] * 6)
+    assert len([answer for answer in answers if not isinstance(answer, LimitExceeded)]) == 1
+
+
 async def test_whoever_stores_more_than_allowed_cannot_submit(spine):
     caller = await spine.sign_up(stored_bytes_max=2)
     await upload(spine, caller, size_bytes=3)
@@ -178,6 +189,63 @@ async def test_bytes_count_against_an_account_once_however_often_they_are_upload
     await upload(spine, caller)
     await upload(spine, caller)
     assert await spine.fetch_value("SELECT stored_bytes FROM accounts WHERE id = $1", caller.account_id) == 3
+
+
+# Many at once
+
+
+def check(caller: AccountCaller, key: str | None = None, **spec: object) -> job_service.Submission:
+    request = wire.JobSpec(**{"command": ("true",), **spec})
+    return job_service.check_submission(caller, request, idempotency_key=key)
+
+
+async def test_a_refused_submit_does_not_spoil_the_others_of_its_batch(spine):
+    caller, modest = await spine.sign_up(), await spine.sign_up(queued_slices_max=1)
+    absent = (wire.InputFile(path="a", sha256=SHA256, size_bytes=3),)
+    answers = await job_service.submit_jobs(
+        spine.pool,
+        [
+            check(caller, slice_count=2, requirements=Requirements(cores=3)),
+            check(modest, slice_count=2, key="k"),
+            check(caller, files=absent),
+            check(modest, key="k2"),
+            check(caller),
+        ],
+    )
+    assert [type(answer) for answer in answers] == [job_service.Job, LimitExceeded, InvalidSpec] + [
+        job_service.Job
+    ] * 2
+    assert [answer.account_id for answer in answers[3:]] == [modest.account_id, caller.account_id]
+    assert await spine.fetch_value("SELECT count(*) FROM slices") == 4
+    assert await spine.fetch_value("SELECT count(*) FROM idempotency") == 1, "a refused submit leaves its key unused"
+
+
+async def test_a_batch_counts_its_own_slices_against_the_limit(spine):
+    caller = await spine.sign_up(queued_slices_max=3)
+    answers = await job_service.submit_jobs(spine.pool, [check(caller, slice_count=2) for _ in range(2)])
+    assert [type(answer) for answer in answers] == [Job, LimitExceeded]
+
+
+async def test_twins_in_one_batch_are_one_job(spine):
+    caller = await spine.sign_up()
+    answers = await job_service.submit_jobs(spine.pool, [check(caller, "k") for _ in range(3)])
+    assert len({answer.id for answer in answers}) == 1
+    assert await count_jobs(spine) == 1
+
+
+async def test_twins_of_a_refused_submit_are_refused_alike(spine):
+    caller = await spine.sign_up(queued_slices_max=1)
+    answers = await job_service.submit_jobs(spine.pool, [check(caller, "k", slice_count=2) for _ in range(2)])
+    assert [type(answer) for answer in answers] == [LimitExceeded, LimitExceeded]
+    assert await count_jobs(spine) == 0
+
+
+async def test_what_a_submit_answers_is_what_stands_in_the_database(spine):
+    caller = await spine.sign_up()
+    soon = datetime.now(timezone.utc) + timedelta(hours=1)
+    answer = await spine.submit(by=caller, slice_count=3, priority=-2, env={"A": "ä"}, expires_at=soon)
+    stored = await job_service.get_job(spine.pool, caller, answer.id)
+    assert msgspec.json.encode(stored, order="sorted") == msgspec.json.encode(answer, order="sorted")
 
 
 # Looking

@@ -241,3 +241,12 @@ async def test_a_lost_slice_is_granted_again_with_the_next_number(spine):
     assert (second.job_id, second.number) == (job.id, 2)
     rows = await spine.fetch("SELECT body FROM events WHERE kind = 'slices_leased' ORDER BY id")
     assert [indexes_of(row["body"]["slices"]) for row in rows] == [[0], [0]]
+
+
+async def test_a_slice_that_keeps_away_from_the_only_free_node_does_not_hold_up_the_one_behind_it(spine):
+    node = await spine.enrol()
+    await spine.submit(retries=5)
+    grant = await spine.grant_one(node)
+    await spine.finish((node, spine.completion(node, grant, exit_code=1, cause=Cause.EXIT_CODE)))
+    behind = await spine.submit()
+    assert [grant.job_id for grant in await spine.grant(node)] == [behind.id]

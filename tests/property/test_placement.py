@@ -145,6 +145,12 @@ def a_slice_takes_no_slot_above_its_tightest(round_: Round, place: Place) -> Non
         assert tighter == [], "the tightest slot is taken"
 
 
+def as_many_slots_are_counted_for_a_shape_as_could_run_it(round_: Round, place: Place) -> None:
+    counts = list_feasible(round_.shapes, round_.slots)
+    for shape_id, shape in round_.shapes.items():
+        assert counts.get(shape_id, 0) == len([1 for slot in round_.slots if find_refusal(shape, slot) is None])
+
+
 PROPERTIES = [
     the_winner_is_feasible,
     no_slot_and_no_head_is_used_twice,
@@ -152,6 +158,7 @@ PROPERTIES = [
     the_order_of_nodes_and_heads_is_irrelevant,
     a_slot_that_fits_nobody_changes_nothing,
     a_slice_takes_no_slot_above_its_tightest,
+    as_many_slots_are_counted_for_a_shape_as_could_run_it,
 ]
 
 
@@ -160,14 +167,6 @@ PROPERTIES = [
 def test_every_round_is_fair_and_complete(round_):
     for holds in PROPERTIES:
         holds(round_, placement.place)
-
-
-@BOUNDED
-@given(ROUNDS)
-def test_as_many_slots_are_counted_for_a_shape_as_could_run_it(round_):
-    counts = list_feasible(round_.shapes, round_.slots)
-    for shape_id, shape in round_.shapes.items():
-        assert counts.get(shape_id, 0) == len([1 for slot in round_.slots if find_refusal(shape, slot) is None])
 
 
 # Negative controls
@@ -263,6 +262,8 @@ def test_a_broken_placement_is_noticed(holds, broken):
 
 # Shapes and slots
 
+QUICK = settings(BOUNDED, max_examples=60)
+
 NEEDS = st.builds(
     Requirements,
     gpu=st.booleans(),
@@ -275,7 +276,7 @@ NEEDS = st.builds(
 )
 
 
-@BOUNDED
+@QUICK
 @given(NEEDS, CPU_SLOTS | GPU_SLOTS)
 def test_a_slot_that_passes_the_shape_passes_the_request(need, slot):
     if find_refusal(to_shape(need), slot) is None:
@@ -288,13 +289,13 @@ def test_a_slot_that_passes_the_shape_passes_the_request(need, slot):
         assert not need.regions or slot.region in need.regions
 
 
-@BOUNDED
+@QUICK
 @given(NEEDS, NEEDS)
 def test_two_digests_are_equal_exactly_when_the_shapes_are(one, other):
     assert (to_shape(one).digest == to_shape(other).digest) == (to_shape(one) == to_shape(other))
 
 
-@BOUNDED
+@QUICK
 @given(NEEDS)
 def test_rounding_a_shape_again_changes_nothing(need):
     shape = to_shape(need)
@@ -311,7 +312,7 @@ def test_rounding_a_shape_again_changes_nothing(need):
     assert to_shape(again) == shape
 
 
-@BOUNDED
+@QUICK
 @given(
     gpus=st.lists(st.builds(GpuCard, name=st.just("x"), vram_bytes=st.integers(0, 80 * GB)), max_size=8),
     cpu_slots=st.integers(0, 20),

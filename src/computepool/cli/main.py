@@ -20,6 +20,7 @@ _COMMANDS = {
     "run": ("computepool.cli.run", "Run a script or a command on the grid and fetch what it makes."),
     "jobs": ("computepool.cli.jobs", "List your jobs, or show one with its slices and attempts."),
     "logs": ("computepool.cli.logs", "Print what a job wrote; follow it while it runs."),
+    "why": ("computepool.cli.why", "Say why a job waits or died, or why a node is idle; and what would help."),
     "cancel": ("computepool.cli.cancel", "Stop a job, queued or running."),
     "nodes": ("computepool.cli.nodes", "List the machines you lend; drain, pause, resume or remove one."),
     "node": ("computepool.cli.node", "Lend this machine: run the agent."),

@@ -21,14 +21,16 @@ from computepool.hub.blobs.local import LocalBlobs
 from computepool.hub.config import PREFIX, HubSettings
 from computepool.hub.context import Hub
 from computepool.hub.dispatch.beats import Beats
+from computepool.hub.dispatch.group_commit import Answer, Commit, GroupCommit, Item, SingleCommit, tell_blocked
 from computepool.hub.dispatch.listener import run_listener
 from computepool.hub.dispatch.parked import ParkedCalls
 from computepool.hub.dispatch.rounds import Rounds
 from computepool.hub.http.app import build_app
 from computepool.hub.metrics import HubMetrics
 from computepool.hub.services.accounts import ensure_operator
+from computepool.hub.services.attempts import finish_attempts
 from computepool.hub.services.callers import Callers
-from computepool.hub.services.jobs import expire_jobs
+from computepool.hub.services.jobs import expire_jobs, submit_jobs
 from computepool.hub.services.keyring import Keyring, ensure_keys
 from computepool.hub.services.leases import Leases
 from computepool.hub.store import hub as hub_store
@@ -43,13 +45,17 @@ log = logging.getLogger("computepool.hub")
 
 SHUTDOWN_SECONDS = 5
 EXPIRY_BATCH = 100
+# Calls that share one transaction at most.
+GROUP_MAX = 128
 
 
 def run_hub(**overrides: Any) -> int:
     """Runs until SIGTERM or SIGINT. `overrides` are settings given on the command line."""
     config = settings.load(HubSettings, os.environ, prefix=PREFIX, **overrides)
     logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
+        level=config.log_level.value.upper(),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
     )
     runner = asyncio.Runner(loop_factory=_loop_factory())
     with runner:
@@ -105,6 +111,7 @@ async def open_hub(config: HubSettings, dsn: str) -> AsyncIterator[Hub]:
             yield hub
         finally:
             hub.close_calls()
+            await asyncio.gather(hub.submits.close(), hub.completions.close())
             for chore in chores:
                 chore.cancel()
             await asyncio.gather(*chores, return_exceptions=True)
@@ -139,8 +146,18 @@ async def _compose(config: HubSettings, pool: Pool) -> Hub:
         rounds=Rounds(pool, parked, Leases(pool, keyring, config)),
         beats=Beats(pool, config),
         metrics=HubMetrics(),
+        submits=_group(config, lambda batch: submit_jobs(pool, batch)),
+        completions=_group(config, lambda batch: finish_attempts(pool, batch)),
         beat_seconds=config.beat_seconds,
     )
+
+
+def _group(
+    config: HubSettings, commit: Commit[Item, Answer]
+) -> GroupCommit[Item, Answer] | SingleCommit[Item, Answer]:
+    if config.group_commit:
+        return GroupCommit(tell_blocked(commit), batch_max=GROUP_MAX)
+    return SingleCommit(commit)
 
 
 def _list_chores(hub: Hub, dsn: str) -> list[Any]:

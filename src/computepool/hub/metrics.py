@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 class HubMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._call_counters: dict[tuple[str, int], Counter] = {}
+        self._call_timers: dict[str, Histogram] = {}
         self.calls = Counter("computepool_calls", "Calls answered.", ["route", "status"], registry=self.registry)
         self.call_seconds = Histogram(
             "computepool_call_seconds", "Time to answer, parked calls excluded.", ["route"], registry=self.registry
@@ -18,6 +20,19 @@ class HubMetrics:
         self.sweeps_failed = Counter(
             "computepool_sweeps_failed", "Sweeper runs that failed.", ["sweeper"], registry=self.registry
         )
+
+    def count_call(self, route: str, status: int, seconds: float | None) -> None:
+        """`seconds` is None for calls that are held open on purpose."""
+        counter = self._call_counters.get((route, status))
+        if counter is None:
+            # Looking a label up costs more than counting, and there are few of them.
+            counter = self._call_counters[(route, status)] = self.calls.labels(route, str(status))
+        counter.inc()
+        if seconds is not None:
+            timer = self._call_timers.get(route)
+            if timer is None:
+                timer = self._call_timers[route] = self.call_seconds.labels(route)
+            timer.observe(seconds)
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

@@ -38,6 +38,7 @@ from computepool.wire.accounts import (
 from computepool.wire.artifacts import Artifact
 from computepool.wire.jobs import InputFile, Job, JobPage, JobSpec, Requirements
 from computepool.wire.nodes import Node, NodeChange, NodePage
+from computepool.wire.why import NodeWhy
 
 _PAGE_LENGTH = 100
 
@@ -216,6 +217,10 @@ class Client:
 
     def get_node(self, *, node_id: UUID) -> Node:
         return self._transport.call("GET", f"/v1/nodes/{node_id}", Node)
+
+    def why_node(self, *, node_id: UUID) -> NodeWhy:
+        """Why one's node has no work, and what it would need."""
+        return self._transport.call("GET", f"/v1/nodes/{node_id}/why", NodeWhy)
 
     def change_node(self, *, node_id: UUID, change: NodeChange) -> Node:
         return self._transport.call("POST", f"/v1/nodes/{node_id}/{change.value}", Node, repeatable=True)

@@ -13,6 +13,7 @@ from computepool.core.jobs.state import JOB_TERMINAL, SLICE_TERMINAL, JobState, 
 from computepool.sdk.files import is_present, place_output, write_verified
 from computepool.sdk.transport import many_at_once
 from computepool.wire.jobs import Event, EventPage, Job, LogPage, OutputFile, Slice, SlicePage
+from computepool.wire.why import JobWhy
 
 if TYPE_CHECKING:
     from computepool.sdk.transport import Transport
@@ -87,6 +88,13 @@ class JobHandle:
 
     def get_slice(self, index: int) -> Slice:
         return self._transport.call("GET", f"{self._path}/slices/{index}", Slice)
+
+    def why(self, *, slice: int | None = None) -> JobWhy:
+        """Why it waits and the smallest change that would let it run; or where it ran, and how attempts ended.
+
+        Tells of one slice: the one asked for, else the one that tells most.
+        """
+        return self._transport.call("GET", f"{self._path}/why", JobWhy, params={"slice": slice})
 
     def events(self) -> Iterator[Event]:
         """What happened to the job, in order."""

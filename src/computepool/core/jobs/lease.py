@@ -12,7 +12,7 @@ from uuid import UUID
 
 from computepool.core.ids import AttemptId, JobId, NodeId, SlotName
 from computepool.core.jobs.cause import Cause
-from computepool.core.jobs.retry import EXIT_CODE_CHECKPOINTED, is_tried_again, spends_retry
+from computepool.core.jobs.retry import ATTEMPTS_MAX, EXIT_CODE_CHECKPOINTED, is_tried_again, spends_retry
 from computepool.core.jobs.state import (
     ATTEMPT_LIVE,
     ATTEMPT_TERMINAL,
@@ -141,7 +141,8 @@ def _record_failure(slice_: Slice, attempt: Attempt, report: Report, cause: Caus
     if attempt.state is AttemptState.LOST:
         # The slice has moved on without this attempt; its failure is history, not news.
         return Decision(slice=slice_, attempts=(failed,), accepted=False)
-    if report.exit_code == EXIT_CODE_CHECKPOINTED and cause is Cause.EXIT_CODE:
+    checkpointed = report.exit_code == EXIT_CODE_CHECKPOINTED and cause is Cause.EXIT_CODE
+    if checkpointed and slice_.attempt_count < ATTEMPTS_MAX:
         queued = replace(slice_, state=move_slice(slice_.state, SliceEvent.ATTEMPT_ENDED), avoid_node_id=None)
         return Decision(slice=queued, attempts=(failed,), accepted=False)
     return Decision(slice=_requeue_or_fail(slice_, attempt, cause), attempts=(failed,), accepted=False)

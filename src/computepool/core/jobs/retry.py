@@ -7,8 +7,8 @@ from computepool.core.jobs.cause import SPENDS_RETRY, Cause
 # "I have checkpointed, queue me again": the program asks for it, so it is no failure.
 EXIT_CODE_CHECKPOINTED = 85
 
-# Attempts that ended through nobody's fault are free, but not without end.
-ATTEMPTS_MAX = 100
+# Attempts that ended through nobody's fault, or with a checkpoint, are free, but not without end.
+ATTEMPTS_MAX = 1_000
 
 
 def spends_retry(cause: Cause | None) -> bool:

@@ -25,6 +25,8 @@ PRIORITY_RANGE = range(-10, 11)
 
 # The node places the inline script under this name in the job's folder.
 SCRIPT_FILE_NAME = "main.py"
+# What a job leaves here comes back; inputs have no place in it.
+OUTPUT_FOLDER_NAME = "out"
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
@@ -139,6 +141,8 @@ def _file_faults(spec: JobSpec) -> list[str]:
                 f"file path {file.path!r} must be relative, without '..' and unprintable characters, "
                 f"at most {PATH_BYTES_MAX:,} bytes and {PATH_PART_BYTES_MAX} between slashes"
             )
+        if file.path.split("/")[0] == OUTPUT_FOLDER_NAME:
+            faults.append(f"file path {file.path!r} lies in the folder for results; choose another than out/")
         if file.path in seen:
             faults.append(f"file path {file.path!r} is given twice")
         if not is_sha256(file.sha256):

@@ -52,7 +52,7 @@ def list_machine_faults(machine: Machine) -> list[str]:
 
 
 def cut_into_slots(node_id: NodeId, machine: Machine) -> list[Slot]:
-    """Cores, RAM and disk are shared out evenly, so that the slots together never promise more than there is."""
+    """Cores, RAM and disk are shared out evenly; with more slots than cores, each still counts one core."""
     count = len(machine.gpus) + machine.cpu_slots
     cores = max(1, machine.cores // count)
     ram_bytes, disk_bytes = machine.ram_bytes // count, machine.disk_bytes // count

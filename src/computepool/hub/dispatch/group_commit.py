@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
+
+import asyncpg
 
 from computepool.core.errors import ComputePoolError, HubUnavailable
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+Commit: TypeAlias = Callable[[Sequence[Item]], Awaitable[Sequence["Answer | ComputePoolError"]]]
 
 
 class Blocked(Exception):
@@ -31,7 +34,7 @@ class GroupCommit(Generic[Item, Answer]):
 
     def __init__(
         self,
-        commit: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | ComputePoolError]]],
+        commit: Commit[Item, Answer],
         *,
         batch_max: int = 256,
         waiting_max: int = 20_000,
@@ -97,6 +100,34 @@ class GroupCommit(Generic[Item, Answer]):
         for _, future in batch:
             if not future.done():
                 future.set_exception(error)
+
+
+class SingleCommit(Generic[Item, Answer]):
+    """A transaction per call, all at once: what group commit is measured against."""
+
+    def __init__(self, commit: Commit[Item, Answer]) -> None:
+        self._commit = commit
+
+    async def put(self, item: Item) -> Answer:
+        answer = (await self._commit([item]))[0]
+        if isinstance(answer, ComputePoolError):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        return
+
+
+def tell_blocked(commit: Commit[Item, Answer]) -> Commit[Item, Answer]:
+    """Names the database's ways of saying that a lock could not be had."""
+
+    async def run(items: Sequence[Item]) -> Sequence[Answer | ComputePoolError]:
+        try:
+            return await commit(items)
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
+            raise Blocked(str(error)) from error
+
+    return run
 
 
 def _settle(future: asyncio.Future[Answer], answer: Answer | ComputePoolError) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from computepool.core.errors import NotFound
 from computepool.hub.context import Hub
-from computepool.hub.http import accounts, artifacts, attempts, hub, jobs, nodes, pages
+from computepool.hub.http import accounts, artifacts, attempts, hub, jobs, nodes, pages, why
 from computepool.hub.http.errors import to_response
 from computepool.hub.http.openapi import build_openapi
 from computepool.hub.http.routing import Access, Call, Route, Routes, answer
@@ -28,12 +29,30 @@ async def openapi(call: Call) -> Response:
 
 def all_routes() -> list[Route]:
     """Fixed paths before those with parameters, so that /v1/jobs/next is never taken for a job."""
-    rooms = (hub, accounts, jobs, nodes, attempts, artifacts, pages)
+    rooms = (hub, accounts, jobs, nodes, attempts, artifacts, pages, why)
     found = [route for room in rooms for route in room.routes.routes] + meta.routes
     return sorted(found, key=lambda route: route.path.count("{"))
 
 
-def build_app(context: Hub) -> Starlette:
+def build_app(context: Hub) -> ASGIApp:
+    """Fixed paths (the calls that nodes and submitters make all day) go straight to their route; the rest is matched
+    by Starlette. The steps of a call are the same on both ways: they are `answer`'s."""
+    routes = all_routes()
+    people = _build_router(context, [route for route in routes if "{" in route.path])
+    fixed = {(route.method, route.path): route for route in routes if "{" not in route.path}
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        route = fixed.get((scope.get("method", ""), scope["path"])) if scope["type"] == "http" else None
+        if route is None:
+            await people(scope, receive, send)
+            return
+        response = await answer(context, route, Request(scope, receive))
+        await response(scope, receive, send)
+
+    return app
+
+
+def _build_router(context: Hub, routes: Sequence[Route]) -> Starlette:
     def bind(route: Route) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             return await answer(context, route, request)
@@ -44,6 +63,6 @@ def build_app(context: Hub) -> Starlette:
         return to_response(NotFound(f"There is nothing at {request.method} {request.url.path}. See /openapi.json."))
 
     return Starlette(
-        routes=[StarletteRoute(r.path, bind(r), methods=[r.method], name=r.name) for r in all_routes()],
+        routes=[StarletteRoute(r.path, bind(r), methods=[r.method], name=r.name) for r in routes],
         exception_handlers={404: not_found, 405: not_found},
     )

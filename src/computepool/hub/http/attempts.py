@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from computepool.core.errors import ComputePoolError, HubUnavailable, InvalidRequest
+from computepool.core.errors import HubUnavailable, InvalidRequest
 from computepool.core.ids import AttemptId
 from computepool.hub.dispatch.parked import CALLS_MAX, ParkedCall
 from computepool.hub.http.routing import Access, Call, Routes, read_bytes
@@ -96,11 +96,10 @@ async def heartbeat(call: Call) -> wire.HeartbeatAnswer:
 )
 async def complete(call: Call) -> wire.CompleteAnswer:
     """Report the end of an attempt. The same report again gets the same answer."""
-    answers = await service.finish_attempts(call.hub.pool, call.hub.keyring, [(call.node, call.body)])
+    completion = service.check_completion(call.hub.keyring, call.node, call.body)
+    answer = await call.hub.completions.put(completion)
     call.hub.rounds.wake()
-    if isinstance(answers[0], ComputePoolError):
-        raise answers[0]
-    return answers[0]
+    return answer
 
 
 @routes.add("GET", "/v1/attempts/{attempt_id}/inputs/{sha256}", Access.NODE)

@@ -55,7 +55,8 @@ class EventsQuery(msgspec.Struct, frozen=True, kw_only=True):
 async def submit_job(call: Call) -> wire.Job:
     """Submit a job. With an Idempotency-Key header it is safe to repeat."""
     key = call.request.headers.get("idempotency-key")
-    job = await service.submit_job(call.hub.pool, call.account, call.body, idempotency_key=key)
+    submission = service.check_submission(call.account, call.body, idempotency_key=key)
+    job = await call.hub.submits.put(submission)
     call.hub.rounds.wake()
     return to_job(job)
 

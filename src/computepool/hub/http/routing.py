@@ -94,9 +94,10 @@ class Route:
     # For public routes: calls per minute and address.
     public_per_minute: int = 6_000
 
-    @property
-    def name(self) -> str:
-        return f"{self.method} {self.path}"
+    name: str = field(init=False, default="")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", f"{self.method} {self.path}")
 
 
 @dataclass(slots=True)
@@ -125,9 +126,8 @@ async def answer(hub: Hub, route: Route, request: Request) -> Response:
     except Exception:
         log.exception("call_failed route=%r", route.name)
         response = to_response(ComputePoolError("The hub made a mistake; its log has the details."))
-    hub.metrics.calls.labels(route.name, str(response.status_code)).inc()
-    if not route.parks:
-        hub.metrics.call_seconds.labels(route.name).observe(clock.seconds() - started)
+    seconds = None if route.parks else clock.seconds() - started
+    hub.metrics.count_call(route.name, response.status_code, seconds)
     return response
 
 
@@ -200,7 +200,7 @@ async def _parse_body(route: Route, request: Request) -> Any:
     raw = await read_bytes(request, route.body_bytes_max)
     try:
         return msgspec.json.decode(raw or b"{}", type=route.body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"The body is not as expected: {error}.") from None
 
 

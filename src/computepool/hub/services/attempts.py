@@ -12,7 +12,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from computepool.core.errors import ComputePoolError, InvalidRequest, NotFound, StaleLease
-from computepool.core.ids import AttemptId, NodeId
+from computepool.core.ids import AccountId, AttemptId, NodeId
 from computepool.core.jobs.cause import REPORTABLE, Cause
 from computepool.core.jobs.lease import Decision, Refusal, Report, decide_acknowledgement, decide_loss, decide_report
 from computepool.core.jobs.manifest import manifest_sha256
@@ -28,7 +28,7 @@ from computepool.hub.store import attempts as attempt_store
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store import logs as log_store
 from computepool.hub.store import nodes as node_store
-from computepool.hub.store.attempts import HeldAttempt, ReportRow
+from computepool.hub.store.attempts import HeldAttempt, Reported, ReportRow
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.slices import SliceKey
 from computepool.wire.attempts import CompleteAnswer, CompleteRequest
@@ -44,51 +44,103 @@ class Beat:
     running: frozenset[AttemptId]
 
 
-async def finish_attempts(
-    pool: Pool, keyring: Keyring, reports: Sequence[tuple[NodeCaller, CompleteRequest]]
-) -> list[CompleteAnswer | ComputePoolError]:
-    """Judges completions together, in one transaction. A refusal of one is a value and never spoils the others."""
-    answers: dict[int, CompleteAnswer | ComputePoolError] = {}
-    async with pool.acquire() as conn, conn.transaction():
-        keys = await attempt_store.list_keys(conn, {AttemptId(r.attempt_id) for _, r in reports})
-        snapshot = await lock_snapshot(conn, keys.values(), attempt_ids=keys)
-        for number, (caller, request) in enumerate(reports):
-            try:
-                answers[number] = await _judge(conn, keyring, snapshot, keys, caller, request)
-            except ComputePoolError as refusal:
-                answers[number] = refusal
-        await snapshot.write(conn)
-        await hub_store.notify(conn, "controls")
-    return [answers[number] for number in range(len(reports))]
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A node's checked report of an attempt's end, on its way into the database."""
+
+    node_id: NodeId
+    request: CompleteRequest
 
 
-async def _judge(
-    conn: Connection,
-    keyring: Keyring,
-    snapshot: Snapshot,
-    keys: Mapping[AttemptId, SliceKey],
-    caller: NodeCaller,
-    request: CompleteRequest,
-) -> CompleteAnswer:
-    attempt_id = AttemptId(request.attempt_id)
-    key = keys.get(attempt_id)
-    attempt = snapshot.attempts.get(attempt_id)
-    # A forged secret, another node's attempt and no attempt at all look the same from outside.
-    if key is None or attempt is None or attempt.node_id != caller.node_id:
-        raise StaleLease("This node holds no such lease. Forget the attempt.")
-    if not keyring.is_lease_secret(attempt_id, request.lease_secret):
+def check_completion(keyring: Keyring, caller: NodeCaller, request: CompleteRequest) -> Completion:
+    """Everything that can be said about a report without looking anything up."""
+    # A forged secret and another node's attempt look the same from outside.
+    if not keyring.is_lease_secret(AttemptId(request.attempt_id), request.lease_secret):
         raise StaleLease("This node holds no such lease. Forget the attempt.")
     _check_report(request)
+    if request.cause is None:
+        if request.result_sha256 != manifest_sha256((o.path, o.sha256) for o in request.outputs):
+            raise InvalidRequest("result_sha256 is not the hash of the outputs' manifest; see the protocol page.")
+        verify_receipt(
+            request.receipt,
+            Ed25519PublicKey.from_public_bytes(caller.public_key),
+            hub_id=keyring.hub_id,
+            node_id=caller.node_id,
+            attempt_id=request.attempt_id,
+            result_sha256=request.result_sha256,
+        )
+    return Completion(caller.node_id, request)
+
+
+async def finish_attempts(pool: Pool, completions: Sequence[Completion]) -> list[CompleteAnswer | ComputePoolError]:
+    """Judges completions together, in one transaction. A refusal of one is a value and never spoils the others."""
+    answers: list[CompleteAnswer | ComputePoolError] = []
+    async with pool.acquire() as conn, conn.transaction():
+        reported = await attempt_store.list_reported(conn, {AttemptId(c.request.attempt_id) for c in completions})
+        snapshot = await lock_snapshot(conn, (r.key for r in reported.values()), attempt_ids=reported)
+        present = await _list_outputs(conn, completions, reported)
+        rows: list[ReportRow] = []
+        for completion in completions:
+            try:
+                answer, row = _judge(snapshot, reported, present, completion)
+            except ComputePoolError as refusal:
+                answers.append(refusal)
+                continue
+            answers.append(answer)
+            rows += [row] if row else []
+        if rows:
+            await attempt_store.record_reports(conn, rows)
+        await snapshot.write(conn)
+        if snapshot.has_stopped:
+            await hub_store.notify(conn, "controls")
+    return answers
+
+
+async def _list_outputs(
+    conn: Connection, completions: Sequence[Completion], reported: Mapping[AttemptId, Reported]
+) -> dict[tuple[AccountId, bytes], int]:
+    wanted = [
+        (reported[AttemptId(c.request.attempt_id)].account_id, bytes.fromhex(output.sha256))
+        for c in completions
+        if AttemptId(c.request.attempt_id) in reported
+        for output in c.request.outputs
+    ]
+    return await artifact_store.list_present(conn, wanted) if wanted else {}
+
+
+def _judge(
+    snapshot: Snapshot,
+    reported: Mapping[AttemptId, Reported],
+    present: Mapping[tuple[AccountId, bytes], int],
+    completion: Completion,
+) -> tuple[CompleteAnswer, ReportRow | None]:
+    """The answer, and what is to be recorded of the report unless it was given before."""
+    request = completion.request
+    attempt_id = AttemptId(request.attempt_id)
+    attempt = snapshot.attempts.get(attempt_id)
+    if attempt is None or attempt.node_id != completion.node_id:
+        raise StaleLease("This node holds no such lease. Forget the attempt.")
+    key = reported[attempt_id].key
     report = Report(request.exit_code, request.cause, _digest(request))
     decision = decide_report(snapshot.slices[key], attempt, snapshot.list_live(key, but=attempt_id), report)
     if isinstance(decision, Refusal):
         raise StaleLease(f"The result came too late: {decision.reason}. Forget the attempt.")
-    if not decision.repeated:
-        if request.cause is None:
-            await _check_success(conn, keyring, caller, attempt_id, request)
-        await attempt_store.record_report(conn, _to_row(request))
-        snapshot.take(decision)
-    return CompleteAnswer(accepted=decision.accepted, repeated=decision.repeated)
+    answer = CompleteAnswer(accepted=decision.accepted, repeated=decision.repeated)
+    if decision.repeated:
+        return answer, None
+    if request.cause is None:
+        _check_outputs(request, reported[attempt_id].account_id, present)
+    snapshot.take(decision)
+    return answer, _to_row(request)
+
+
+def _check_outputs(
+    request: CompleteRequest, account_id: AccountId, present: Mapping[tuple[AccountId, bytes], int]
+) -> None:
+    # One content may stand under several names, each with a size of its own to be checked.
+    missing = [o.path for o in request.outputs if present.get((account_id, bytes.fromhex(o.sha256))) != o.size_bytes]
+    if missing:
+        raise InvalidRequest("Outputs were not uploaded, or with another size: " + ", ".join(sorted(missing)[:5]))
 
 
 def _check_report(request: CompleteRequest) -> None:
@@ -110,31 +162,6 @@ def _check_report(request: CompleteRequest) -> None:
     paths = [output.path for output in request.outputs]
     if len(set(paths)) != len(paths) or not all(is_safe_relative_path(path) for path in paths):
         raise InvalidRequest("Output paths must be relative, without '..', each once.")
-
-
-async def _check_success(
-    conn: Connection, keyring: Keyring, caller: NodeCaller, attempt_id: AttemptId, request: CompleteRequest
-) -> None:
-    if request.result_sha256 != manifest_sha256((o.path, o.sha256) for o in request.outputs):
-        raise InvalidRequest("result_sha256 is not the hash of the outputs' manifest; see the protocol page.")
-    held = await attempt_store.find_held(conn, attempt_id)
-    assert held is not None
-    # One content may stand under several names, each with a size of its own to be checked.
-    wanted = [(bytes.fromhex(output.sha256), output) for output in request.outputs]
-    present = await artifact_store.list_present(conn, account_id=held.account_id, sha256s={w[0] for w in wanted})
-    missing = [output.path for sha256, output in wanted if present.get(sha256) != output.size_bytes]
-    if missing:
-        raise InvalidRequest("Outputs were not uploaded, or with another size: " + ", ".join(sorted(missing)[:5]))
-    node = await node_store.find_node(conn, caller.node_id)
-    assert node is not None
-    verify_receipt(
-        request.receipt,
-        Ed25519PublicKey.from_public_bytes(node.public_key),
-        hub_id=keyring.hub_id,
-        node_id=caller.node_id,
-        attempt_id=attempt_id,
-        result_sha256=request.result_sha256,
-    )
 
 
 def _digest(request: CompleteRequest) -> bytes:

@@ -39,6 +39,8 @@ class AccountCaller:
 class NodeCaller:
     node_id: NodeId
     account_id: AccountId
+    # Raw Ed25519: what the node's receipts are checked with.
+    public_key: bytes
 
 
 def hash_secret(secret: str) -> bytes:
@@ -92,7 +94,7 @@ class Callers:
             raise NodeRemoved("The owner has removed this node. Enrol it again with a new key pair.")
         if owner.suspended_at is not None:
             raise AccountSuspended("The account of this node's owner is suspended. Ask the hub's operator.")
-        caller = NodeCaller(node_id, node.account_id)
+        caller = NodeCaller(node_id, node.account_id, node.public_key)
         self._remember(digest, caller)
         return caller
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +13,14 @@ import msgspec
 
 from computepool import clock, entropy
 from computepool.core.accounts.roles import Role
-from computepool.core.errors import IdempotencyMismatch, InvalidRequest, InvalidSpec, LimitExceeded, NotFound
+from computepool.core.errors import (
+    ComputePoolError,
+    IdempotencyMismatch,
+    InvalidRequest,
+    InvalidSpec,
+    LimitExceeded,
+    NotFound,
+)
 from computepool.core.ids import AccountId, AttemptId, JobId
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.lease import Decision, decide_stop
@@ -30,10 +39,11 @@ from computepool.hub.store import jobs as job_store
 from computepool.hub.store import logs as log_store
 from computepool.hub.store import shapes as shape_store
 from computepool.hub.store import slices as slice_store
+from computepool.hub.store.accounts import Account
 from computepool.hub.store.attempts import AttemptRow
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.events import EventRow, NewEvent
-from computepool.hub.store.jobs import Job
+from computepool.hub.store.jobs import IdempotencyRow, Job, NewJob
 from computepool.hub.store.slices import SliceRow
 from computepool.wire import jobs as wire
 
@@ -58,42 +68,165 @@ class LogPiece:
     complete: bool
 
 
-async def submit_job(pool: Pool, caller: AccountCaller, request: wire.JobSpec, *, idempotency_key: str | None) -> Job:
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A checked request to run something, on its way into the database."""
+
+    account_id: AccountId
+    request: wire.JobSpec
+    spec: JobSpec
+    idempotency_key: str | None
+
+
+def check_submission(caller: AccountCaller, request: wire.JobSpec, *, idempotency_key: str | None) -> Submission:
+    """Everything that can be said about a request without looking anything up."""
     spec = _to_spec(request)
     faults = list_faults(spec, now=clock.now())
     if faults:
         raise InvalidSpec("The job cannot be taken: " + "; ".join(faults) + ".", faults=faults)
     if idempotency_key is not None and not 1 <= len(idempotency_key) <= IDEMPOTENCY_KEY_LENGTH_MAX:
         raise InvalidRequest(f"An idempotency key has 1 to {IDEMPOTENCY_KEY_LENGTH_MAX} characters.")
+    return Submission(caller.account_id, request, spec, idempotency_key)
+
+
+async def submit_job(pool: Pool, caller: AccountCaller, request: wire.JobSpec, *, idempotency_key: str | None) -> Job:
+    """One job in a transaction of its own."""
+    submission = check_submission(caller, request, idempotency_key=idempotency_key)
+    answer = (await submit_jobs(pool, [submission]))[0]
+    if isinstance(answer, ComputePoolError):
+        raise answer
+    return answer
+
+
+async def submit_jobs(pool: Pool, submissions: Sequence[Submission]) -> list[Job | ComputePoolError]:
+    """Many submits in one transaction, judged in the order of their arrival."""
     async with pool.acquire() as conn, conn.transaction():
-        job_id = JobId(entropy.new_id())
-        if idempotency_key is not None:
-            earlier = await _find_earlier(conn, caller.account_id, idempotency_key, request, job_id)
-            if earlier is not None:
-                return earlier
-        await _check_limits(conn, caller.account_id, spec)
-        await _check_files(conn, caller.account_id, spec)
-        await job_store.insert_job(
-            conn,
-            id=job_id,
-            account_id=caller.account_id,
-            name=spec.name,
-            spec=msgspec.to_builtins(request),
-            shape_id=await shape_store.get_or_insert_shape(conn, to_shape(spec.requirements)),
-            priority=spec.priority,
-            slice_count=spec.slice_count,
-            retries=spec.retries,
-            wall_seconds=spec.wall_seconds,
-            expires_at=spec.expires_at,
-        )
-        submitted = NewEvent(
-            kind="job_submitted", account_id=caller.account_id, job_id=job_id, body={"slices": spec.slice_count}
-        )
-        await event_store.record_events(conn, [submitted])
-        await hub_store.notify(conn, "queue")
-        job = await job_store.find_job(conn, job_id)
-    assert job is not None
-    return job
+        batch = _Batch(submissions)
+        await batch.reserve_keys(conn)
+        await batch.refuse_over_limit(conn)
+        await batch.refuse_missing_files(conn)
+        await batch.write(conn)
+    return batch.answers()
+
+
+class _Batch:
+    """Submits on their way through one transaction; each has an answer in the end, a job or a refusal."""
+
+    def __init__(self, submissions: Sequence[Submission]) -> None:
+        self._submissions = submissions
+        self._ids = [JobId(entropy.new_id()) for _ in submissions]
+        self._answers: dict[int, Job | ComputePoolError] = {}
+        # Keys that turned out to be used before, by their place in the batch; answered with that job.
+        self._earlier: dict[int, JobId] = {}
+
+    def answers(self) -> list[Job | ComputePoolError]:
+        return [self._answers[place] for place in range(len(self._submissions))]
+
+    def _open(self) -> list[tuple[int, Submission]]:
+        return [(i, s) for i, s in enumerate(self._submissions) if i not in self._answers and i not in self._earlier]
+
+    async def reserve_keys(self, conn: Connection) -> None:
+        keyed = {
+            i: IdempotencyRow(s.account_id, s.idempotency_key, _digest(s.request), self._ids[i])
+            for i, s in enumerate(self._submissions)
+            if s.idempotency_key is not None
+        }
+        if not keyed:
+            return
+        fresh = await job_store.insert_idempotent(conn, list(keyed.values()))
+        used = {i: row for i, row in keyed.items() if row.job_id not in fresh}
+        if not used:
+            return
+        known = await job_store.list_idempotent(conn, [(row.account_id, row.key) for row in used.values()])
+        for i, row in used.items():
+            earlier = known[(row.account_id, row.key)]
+            if earlier.request_sha256 == row.request_sha256:
+                self._earlier[i] = earlier.job_id
+            else:
+                self._answers[i] = IdempotencyMismatch(
+                    "This idempotency key was used for another job. Use a new key for a new job.",
+                    job_id=str(earlier.job_id),
+                )
+
+    async def refuse_over_limit(self, conn: Connection) -> None:
+        accounts = {s.account_id for _, s in self._open()}
+        usage = {id: await _load_usage(conn, id) for id in sorted(accounts)}
+        for i, submission in self._open():
+            refusal = usage[submission.account_id].take(submission.spec.slice_count)
+            if refusal is not None:
+                self._answers[i] = refusal
+
+    async def refuse_missing_files(self, conn: Connection) -> None:
+        wanted = [(s.account_id, bytes.fromhex(file.sha256)) for _, s in self._open() for file in s.spec.files]
+        present = await artifact_store.list_present(conn, wanted) if wanted else {}
+        for i, submission in self._open():
+            faults = _file_faults(submission, present)
+            if faults:
+                self._answers[i] = InvalidSpec("The job cannot be taken: " + "; ".join(faults) + ".", faults=faults)
+
+    async def write(self, conn: Connection) -> None:
+        refused_keys = [i for i in self._answers if self._submissions[i].idempotency_key is not None]
+        if refused_keys:
+            # A refused submit leaves no trace: the same key may be used again once its fault is mended.
+            await job_store.delete_idempotent(conn, [self._ids[i] for i in refused_keys])
+        new = [(i, await _to_new_job(conn, self._ids[i], s)) for i, s in self._open()]
+        if new:
+            now = await hub_store.get_now(conn)
+            await job_store.insert_jobs(conn, [job for _, job in new], created_at=now)
+            await event_store.record_events(conn, [_submitted_event(job) for _, job in new])
+            await hub_store.notify(conn, "queue")
+            self._answers |= {i: _fresh_job(job, now) for i, job in new}
+        if self._earlier:
+            jobs = await job_store.find_jobs(conn, set(self._earlier.values()))
+            # A twin in the same batch may have been refused, and its job with it.
+            self._answers |= {
+                i: jobs.get(id) or self._answers[self._ids.index(id)] for i, id in self._earlier.items()
+            }
+
+
+def _submitted_event(job: NewJob) -> NewEvent:
+    return NewEvent(kind="job_submitted", account_id=job.account_id, job_id=job.id, body={"slices": job.slice_count})
+
+
+async def _to_new_job(conn: Connection, job_id: JobId, submission: Submission) -> NewJob:
+    spec = submission.spec
+    return NewJob(
+        id=job_id,
+        account_id=submission.account_id,
+        name=spec.name,
+        spec=msgspec.to_builtins(submission.request),
+        shape_id=await shape_store.get_or_insert_shape(conn, to_shape(spec.requirements)),
+        priority=spec.priority,
+        slice_count=spec.slice_count,
+        retries=spec.retries,
+        wall_seconds=spec.wall_seconds,
+        expires_at=spec.expires_at,
+    )
+
+
+def _fresh_job(job: NewJob, now: datetime) -> Job:
+    """The row as it was just written; reading it back would cost a round trip and say the same."""
+    return Job(
+        id=job.id,
+        account_id=job.account_id,
+        name=job.name,
+        spec=job.spec,
+        shape_id=job.shape_id,
+        priority=job.priority,
+        slice_count=job.slice_count,
+        retries=job.retries,
+        wall_seconds=job.wall_seconds,
+        state=JobState.QUEUED,
+        succeeded_count=0,
+        failed_count=0,
+        cancelled_count=0,
+        created_at=now,
+        started_at=None,
+        finished_at=None,
+        expires_at=job.expires_at,
+        leased_count=0,
+        running_count=0,
+    )
 
 
 async def get_job(pool: Pool, caller: AccountCaller, job_id: JobId) -> Job:
@@ -186,52 +319,52 @@ async def _stop_job(pool: Pool, job_id: JobId, event: SliceEvent, cause: Cause) 
             return
 
 
-async def _find_earlier(
-    conn: Connection, account_id: AccountId, key: str, request: wire.JobSpec, job_id: JobId
-) -> Job | None:
-    """The job that this key made before, or None after reserving the key for `job_id`."""
-    digest = hashlib.sha256(msgspec.json.encode(request, order="deterministic")).digest()
-    if await job_store.insert_idempotent(conn, account_id=account_id, key=key, request_sha256=digest, job_id=job_id):
+@dataclass(slots=True)
+class _Usage:
+    """What an account has open and stored, counted on while a batch is judged."""
+
+    open_slices: int
+    account: Account
+
+    def take(self, slice_count: int) -> LimitExceeded | None:
+        account = self.account
+        if self.open_slices + slice_count > account.queued_slices_max:
+            return LimitExceeded(
+                f"You have {self.open_slices:,} unfinished slices; with {slice_count:,} more you would pass your "
+                f"limit of {account.queued_slices_max:,}. Wait for some to finish, cancel some, or ask the operator "
+                "for more.",
+                retry_after_seconds=30,
+            )
+        if account.stored_bytes > account.stored_bytes_max:
+            return LimitExceeded(
+                f"Your files take {account.stored_bytes / 1e9:.1f} GB of the {account.stored_bytes_max / 1e9:.1f} GB "
+                "that you may store. Ask the operator for more.",
+                retry_after_seconds=300,
+            )
+        self.open_slices += slice_count
         return None
-    earlier = await job_store.find_idempotent(conn, account_id=account_id, key=key)
-    assert earlier is not None
-    if earlier[0] != digest:
-        raise IdempotencyMismatch(
-            "This idempotency key was used for another job. Use a new key for a new job.", job_id=str(earlier[1])
-        )
-    return await job_store.find_job(conn, earlier[1])
 
 
-async def _check_limits(conn: Connection, account_id: AccountId, spec: JobSpec) -> None:
+async def _load_usage(conn: Connection, account_id: AccountId) -> _Usage:
     account = await account_store.find_account(conn, account_id)
     assert account is not None
-    open_count = await job_store.count_open_slices(conn, account_id)
-    if open_count + spec.slice_count > account.queued_slices_max:
-        raise LimitExceeded(
-            f"You have {open_count:,} unfinished slices; with {spec.slice_count:,} more you would pass your limit of "
-            f"{account.queued_slices_max:,}. Wait for some to finish, cancel some, or ask the operator for more.",
-            retry_after_seconds=30,
-        )
-    if account.stored_bytes > account.stored_bytes_max:
-        raise LimitExceeded(
-            f"Your files take {account.stored_bytes / 1e9:.1f} GB of the {account.stored_bytes_max / 1e9:.1f} GB "
-            "that you may store. Ask the operator for more.",
-            retry_after_seconds=300,
-        )
+    return _Usage(await job_store.count_open_slices(conn, account_id), account)
 
 
-async def _check_files(conn: Connection, account_id: AccountId, spec: JobSpec) -> None:
+def _file_faults(submission: Submission, present: Mapping[tuple[AccountId, bytes], int]) -> list[str]:
     # One content may stand under several names, each with a size of its own to be checked.
-    wanted = [(bytes.fromhex(file.sha256), file) for file in spec.files]
-    present = await artifact_store.list_present(conn, account_id=account_id, sha256s=[sha256 for sha256, _ in wanted])
     faults = []
-    for sha256, file in wanted:
-        if sha256 not in present:
+    for file in submission.spec.files:
+        size_bytes = present.get((submission.account_id, bytes.fromhex(file.sha256)))
+        if size_bytes is None:
             faults.append(f"{file.path} was not uploaded: PUT /v1/artifacts/{file.sha256} first")
-        elif present[sha256] != file.size_bytes:
-            faults.append(f"{file.path} has {present[sha256]} bytes, not {file.size_bytes}")
-    if faults:
-        raise InvalidSpec("The job cannot be taken: " + "; ".join(faults) + ".", faults=faults)
+        elif size_bytes != file.size_bytes:
+            faults.append(f"{file.path} has {size_bytes} bytes, not {file.size_bytes}")
+    return faults
+
+
+def _digest(request: wire.JobSpec) -> bytes:
+    return hashlib.sha256(msgspec.json.encode(request, order="deterministic")).digest()
 
 
 async def _get_visible(conn: Connection, caller: AccountCaller, job_id: JobId) -> Job:

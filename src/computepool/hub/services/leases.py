@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
-from collections.abc import Sequence, Set
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import msgspec
@@ -14,7 +14,7 @@ from computepool.core.ids import AttemptId, JobId, ShapeId
 from computepool.core.jobs.lease import Attempt
 from computepool.core.jobs.ranges import to_ranges
 from computepool.core.jobs.spec import SCRIPT_FILE_NAME
-from computepool.core.placement.place import Pair, list_feasible, place
+from computepool.core.placement.place import Head, Pair, list_feasible, place
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot
 from computepool.hub.config import HubSettings
@@ -56,10 +56,13 @@ class Leases:
             if not counts:
                 return []
             wanted = {shape_id: min(count, GRANTS_MAX) for shape_id, count in counts.items()}
-            taken = await slice_store.take_heads(conn, wanted)
             now = await hub_store.get_now(conn)
-            pairs = place([t.head for t in taken], shapes, free, now=now)
-            return await self._write(conn, pairs[:GRANTS_MAX], taken)
+            while True:
+                taken = await slice_store.take_heads(conn, wanted)
+                pairs = place([t.head for t in taken], shapes, free, now=now)
+                wanted = _look_further(wanted, [t.head for t in taken], pairs, len(free))
+                if not wanted:
+                    return await self._write(conn, pairs[:GRANTS_MAX], taken)
 
     async def _list_backlog(self, conn: Connection) -> dict[ShapeId, Shape]:
         backlog = await shape_store.list_backlogged(conn)
@@ -163,6 +166,22 @@ class Leases:
             log_bytes=self._settings.log_bytes_max,
             isolation=need.isolation,
         )
+
+
+def _look_further(
+    wanted: Mapping[ShapeId, int], heads: Sequence[Head], pairs: Sequence[Pair], free_count: int
+) -> dict[ShapeId, int]:
+    """How many heads to take when those in front keep away from the nodes that are free; empty when it is enough.
+
+    The slices behind them may have nothing against these nodes.
+    """
+    placed = {(pair.head.job_id, pair.head.slice_index) for pair in pairs}
+    shy = {h.shape_id for h in heads if h.avoid_node_id and (h.job_id, h.slice_index) not in placed}
+    if not shy or len(pairs) >= free_count:
+        return {}
+    counts = Counter(head.shape_id for head in heads)
+    more = {id for id in shy if counts[id] >= wanted[id] and wanted[id] < GRANTS_MAX}
+    return {id: min(GRANTS_MAX, 4 * k) if id in more else k for id, k in wanted.items()} if more else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,11 @@ class Snapshot:
             if (a.job_id, a.slice_index) == key and a.state in ATTEMPT_LIVE and a.id != but
         ]
 
+    @property
+    def has_stopped(self) -> bool:
+        """Whether some node has to be told to let go of an attempt."""
+        return any(a.state is AttemptState.CANCELLED for a in self._changed_attempts.values())
+
     def take(self, decision: Decision) -> None:
         key = (decision.slice.job_id, decision.slice.index)
         self.slices[key] = decision.slice

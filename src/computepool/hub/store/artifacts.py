@@ -22,6 +22,10 @@ async def find_size(conn: Connection, *, account_id: AccountId, sha256: bytes) -
     return size_bytes
 
 
-async def list_present(conn: Connection, *, account_id: AccountId, sha256s: Iterable[bytes]) -> dict[bytes, int]:
-    rows = _q.list_present(conn, account_id=account_id, sha256s=sorted(set(sha256s)))
-    return {row["sha256"]: row["size_bytes"] async for row in rows}
+async def list_present(
+    conn: Connection, wanted: Iterable[tuple[AccountId, bytes]]
+) -> dict[tuple[AccountId, bytes], int]:
+    """The size of each of these contents that its account has."""
+    pairs = sorted(set(wanted))
+    rows = _q.list_present(conn, account_ids=[p[0] for p in pairs], sha256s=[p[1] for p in pairs])
+    return {(row["account_id"], row["sha256"]): row["size_bytes"] async for row in rows}

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from computepool.core.ids import AccountId, AttemptId, JobId, NodeId, SlotName
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.lease import Attempt
@@ -39,6 +41,14 @@ class Standing:
     state: AttemptState
     cause: Cause | None
     slice_state: SliceState
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """Where an attempt belongs; never changes."""
+
+    key: SliceKey
+    account_id: AccountId
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +135,9 @@ async def list_standing(conn: Connection, ids: Iterable[AttemptId]) -> list[Stan
     ]
 
 
-async def list_keys(conn: Connection, ids: Iterable[AttemptId]) -> dict[AttemptId, SliceKey]:
-    rows = _q.list_keys(conn, ids=sorted(ids))
-    return {row["id"]: (row["job_id"], row["slice_index"]) async for row in rows}
+async def list_reported(conn: Connection, ids: Iterable[AttemptId]) -> dict[AttemptId, Reported]:
+    rows = _q.list_reported(conn, ids=sorted(ids))
+    return {row["id"]: Reported((row["job_id"], row["slice_index"]), row["account_id"]) async for row in rows}
 
 
 async def lock_attempts(
@@ -151,8 +161,20 @@ async def apply_attempts(conn: Connection, attempts: Sequence[Attempt]) -> None:
     )
 
 
-async def record_report(conn: Connection, report: ReportRow) -> None:
-    await _q.record_report(conn, **{name: getattr(report, name) for name in report.__dataclass_fields__})
+async def record_reports(conn: Connection, reports: Sequence[ReportRow]) -> None:
+    await _q.record_reports(
+        conn,
+        ids=[r.id for r in reports],
+        exit_codes=[r.exit_code for r in reports],
+        messages=[r.message for r in reports],
+        run_seconds=[r.run_seconds for r in reports],
+        cpu_seconds=[r.cpu_seconds for r in reports],
+        memory_bytes_peaks=[r.memory_bytes_peak for r in reports],
+        # As text: a list of lists would be taken for an array of two dimensions.
+        outputs=[msgspec.json.encode(r.outputs).decode() for r in reports],
+        result_sha256s=[r.result_sha256 for r in reports],
+        receipts=[r.receipt for r in reports],
+    )
 
 
 async def extend_leases(conn: Connection, held: Sequence[tuple[AttemptId, NodeId]], *, lease_seconds: float) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, TypeAlias
 
 import asyncpg
+import msgspec
 from asyncpg.pool import PoolConnectionProxy
 
 CONNECT_SECONDS = 10
 COMMAND_SECONDS = 30
+# No transaction of ours holds a row for this long; whoever waits longer steps back and tries again.
+LOCK_MILLISECONDS = 500
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
 Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
@@ -27,9 +29,13 @@ async def create_pool(dsn: str, *, size_max: int) -> Pool:
         timeout=CONNECT_SECONDS,
         command_timeout=COMMAND_SECONDS,
         init=_prepare,
-        server_settings={"application_name": "computepool-hub"},
+        server_settings={"application_name": "computepool-hub", "lock_timeout": f"{LOCK_MILLISECONDS}ms"},
     )
 
 
 async def _prepare(connection: Any) -> None:
-    await connection.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
+    await connection.set_type_codec("jsonb", encoder=_to_json, decoder=msgspec.json.decode, schema="pg_catalog")
+
+
+def _to_json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -66,34 +66,45 @@ class JobOrder:
     wall_seconds: int
 
 
-async def insert_job(
-    conn: Connection,
-    *,
-    id: JobId,
-    account_id: AccountId,
-    name: str,
-    spec: dict[str, Any],
-    shape_id: ShapeId,
-    priority: int,
-    slice_count: int,
-    retries: int,
-    wall_seconds: int,
-    expires_at: datetime | None,
-) -> None:
-    await _q.insert_job(
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to be written, with all its slices."""
+
+    id: JobId
+    account_id: AccountId
+    name: str
+    spec: dict[str, Any]
+    shape_id: ShapeId
+    priority: int
+    slice_count: int
+    retries: int
+    wall_seconds: int
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyRow:
+    account_id: AccountId
+    key: str
+    request_sha256: bytes
+    job_id: JobId
+
+
+async def insert_jobs(conn: Connection, jobs: Sequence[NewJob], *, created_at: datetime) -> None:
+    await _q.insert_jobs(
         conn,
-        id=id,
-        account_id=account_id,
-        name=name,
-        spec=spec,
-        shape_id=shape_id,
-        priority=priority,
-        slice_count=slice_count,
-        retries=retries,
-        wall_seconds=wall_seconds,
-        expires_at=expires_at,
+        ids=[j.id for j in jobs],
+        account_ids=[j.account_id for j in jobs],
+        names=[j.name for j in jobs],
+        specs=[j.spec for j in jobs],
+        shape_ids=[j.shape_id for j in jobs],
+        priorities=[j.priority for j in jobs],
+        slice_counts=[j.slice_count for j in jobs],
+        retries=[j.retries for j in jobs],
+        wall_seconds=[j.wall_seconds for j in jobs],
+        expires_at=[j.expires_at for j in jobs],
+        created_at=created_at,
     )
-    await _q.insert_slices(conn, job_id=id, shape_id=shape_id, priority=priority, slice_count=slice_count)
 
 
 async def find_job(conn: Connection, id: JobId) -> Job | None:
@@ -141,18 +152,31 @@ async def list_expired(conn: Connection, *, limit: int) -> list[JobId]:
     return [row["id"] async for row in _q.list_expired(conn, limit_count=limit)]
 
 
-async def find_idempotent(conn: Connection, *, account_id: AccountId, key: str) -> tuple[bytes, JobId] | None:
-    row = await _q.find_idempotent(conn, account_id=account_id, key=key)
-    return (row["request_sha256"], row["job_id"]) if row else None
-
-
-async def insert_idempotent(
-    conn: Connection, *, account_id: AccountId, key: str, request_sha256: bytes, job_id: JobId
-) -> bool:
-    inserted = await _q.insert_idempotent(
-        conn, account_id=account_id, key=key, request_sha256=request_sha256, job_id=job_id
+async def insert_idempotent(conn: Connection, rows: Sequence[IdempotencyRow]) -> set[JobId]:
+    """The jobs whose key was new; the others' keys were used before, or by a twin in the same batch."""
+    inserted = _q.insert_idempotent(
+        conn,
+        account_ids=[r.account_id for r in rows],
+        keys=[r.key for r in rows],
+        request_sha256s=[r.request_sha256 for r in rows],
+        job_ids=[r.job_id for r in rows],
     )
-    return inserted is not None
+    return {row["job_id"] async for row in inserted}
+
+
+async def list_idempotent(
+    conn: Connection, keys: Sequence[tuple[AccountId, str]]
+) -> dict[tuple[AccountId, str], IdempotencyRow]:
+    rows = _q.list_idempotent(conn, account_ids=[k[0] for k in keys], keys=[k[1] for k in keys])
+    return {(row["account_id"], row["key"]): IdempotencyRow(**row) async for row in rows}
+
+
+async def delete_idempotent(conn: Connection, job_ids: Iterable[JobId]) -> None:
+    await _q.delete_idempotent(conn, job_ids=sorted(job_ids))
+
+
+async def find_jobs(conn: Connection, ids: Iterable[JobId]) -> dict[JobId, Job]:
+    return {row["id"]: _to_job(row) async for row in _q.find_jobs(conn, ids=sorted(ids))}
 
 
 def _to_job(row: Any) -> Job:

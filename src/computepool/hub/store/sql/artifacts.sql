@@ -9,4 +9,6 @@ UPDATE accounts SET stored_bytes = stored_bytes + :size_bytes WHERE id = :accoun
 SELECT size_bytes FROM artifacts WHERE account_id = :account_id AND sha256 = :sha256;
 
 -- name: list_present
-SELECT sha256, size_bytes FROM artifacts WHERE account_id = :account_id AND sha256 = ANY(:sha256s::bytea[]);
+SELECT a.account_id, a.sha256, a.size_bytes
+  FROM artifacts a JOIN unnest(:account_ids::uuid[], :sha256s::bytea[]) AS w (account_id, sha256)
+    ON a.account_id = w.account_id AND a.sha256 = w.sha256;

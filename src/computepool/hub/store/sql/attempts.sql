@@ -19,8 +19,10 @@ SELECT a.id, a.node_id, a.state, a.cause, s.state AS slice_state
   FROM attempts a JOIN slices s ON s.job_id = a.job_id AND s.slice_index = a.slice_index
  WHERE a.id = ANY(:ids::uuid[]);
 
--- name: list_keys
-SELECT id, job_id, slice_index FROM attempts WHERE id = ANY(:ids::uuid[]);
+-- name: list_reported
+-- What the judgement of a completion needs and no lock protects, because it never changes.
+SELECT a.id, a.job_id, a.slice_index, j.account_id FROM attempts a JOIN jobs j ON j.id = a.job_id
+ WHERE a.id = ANY(:ids::uuid[]);
 
 -- name: lock_attempts_of_slices
 -- Every attempt of the slices that may still matter, in order of id.
@@ -40,12 +42,16 @@ UPDATE attempts SET
        AS c (id, state, cause, report_sha256)
  WHERE attempts.id = c.id;
 
--- name: record_report!
--- What the node said of the attempt's end, beside what core decided.
-UPDATE attempts SET exit_code = :exit_code, message = :message, run_seconds = :run_seconds,
-       cpu_seconds = :cpu_seconds, memory_bytes_peak = :memory_bytes_peak, outputs = :outputs,
-       result_sha256 = :result_sha256, receipt = :receipt
- WHERE id = :id;
+-- name: record_reports!
+-- What the nodes said of the attempts' ends, beside what core decided.
+UPDATE attempts SET exit_code = r.exit_code, message = r.message, run_seconds = r.run_seconds,
+       cpu_seconds = r.cpu_seconds, memory_bytes_peak = r.memory_bytes_peak, outputs = r.outputs::jsonb,
+       result_sha256 = r.result_sha256, receipt = r.receipt
+  FROM unnest(:ids::uuid[], :exit_codes::integer[], :messages::text[], :run_seconds::double precision[],
+              :cpu_seconds::double precision[], :memory_bytes_peaks::bigint[], :outputs::text[],
+              :result_sha256s::bytea[], :receipts::text[])
+       AS r (id, exit_code, message, run_seconds, cpu_seconds, memory_bytes_peak, outputs, result_sha256, receipt)
+ WHERE attempts.id = r.id;
 
 -- name: extend_leases!
 -- Beats of many nodes in one statement; an attempt is extended only for the node that holds it.
