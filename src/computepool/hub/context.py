@@ -10,6 +10,7 @@ from computepool.hub.dispatch.beats import Beats
 from computepool.hub.dispatch.group_commit import GroupCommit, SingleCommit
 from computepool.hub.dispatch.pace import Pace
 from computepool.hub.dispatch.parked import ParkedCalls
+from computepool.hub.dispatch.registry import Registry
 from computepool.hub.dispatch.rounds import Rounds
 from computepool.hub.metrics import HubMetrics
 from computepool.hub.services.attempts import Completion
@@ -31,6 +32,7 @@ class Hub:
     callers: Callers
     parked: ParkedCalls
     rounds: Rounds
+    registry: Registry
     beats: Beats
     metrics: HubMetrics
     submits: GroupCommit[Submission, Job] | SingleCommit[Submission, Job]

@@ -24,6 +24,7 @@ from computepool.hub.dispatch.beats import Beats
 from computepool.hub.dispatch.group_commit import Answer, Commit, GroupCommit, Item, SingleCommit, tell_blocked
 from computepool.hub.dispatch.listener import run_listener
 from computepool.hub.dispatch.parked import ParkedCalls
+from computepool.hub.dispatch.registry import Registry
 from computepool.hub.dispatch.rounds import Rounds
 from computepool.hub.http.app import build_app
 from computepool.hub.metrics import HubMetrics
@@ -135,7 +136,7 @@ async def _compose(config: HubSettings, pool: Pool) -> Hub:
     await ensure_keys(pool)
     keyring = Keyring(facts.hub_id)
     await keyring.refresh(pool)
-    parked = ParkedCalls()
+    parked, registry = ParkedCalls(), Registry()
     return Hub(
         settings=config,
         pool=pool,
@@ -143,7 +144,8 @@ async def _compose(config: HubSettings, pool: Pool) -> Hub:
         blobs=blobs,
         callers=Callers(pool, keyring),
         parked=parked,
-        rounds=Rounds(pool, parked, Leases(pool, keyring, config)),
+        rounds=Rounds(pool, parked, Leases(pool, keyring, config), registry),
+        registry=registry,
         beats=Beats(pool, config),
         metrics=HubMetrics(),
         submits=_group(config, lambda batch: submit_jobs(pool, batch)),
@@ -165,7 +167,7 @@ def _list_chores(hub: Hub, dsn: str) -> list[Any]:
     return [
         hub.rounds.run(),
         hub.beats.run(),
-        run_listener(dsn, hub.rounds.wake),
+        run_listener(dsn, lambda topic: hub.rounds.wake(look_around=topic == "controls")),
         run_every(min(1.0, config.lease_seconds / 4), "lease_reaper", lambda: lease_reaper.run_once(hub), metrics),
         run_every(1.0, "expiry", lambda: expire_jobs(hub.pool, limit=EXPIRY_BATCH), metrics),
         run_every(5.0, "keyring", lambda: hub.keyring.refresh(hub.pool), metrics),

@@ -14,12 +14,13 @@ log = logging.getLogger("computepool.dispatch")
 CHECK_SECONDS = 5.0
 
 
-async def run_listener(dsn: str, on_notice: Callable[[], None]) -> None:
+async def run_listener(dsn: str, on_notice: Callable[[str], None]) -> None:
+    """`on_notice` gets the topic: what kind of change another hub, or this one, has committed."""
     while True:
         try:
             conn = await connect(dsn)
             try:
-                await conn.add_listener("computepool", lambda *_: on_notice())
+                await conn.add_listener("computepool", lambda *notice: on_notice(str(notice[-1])))
                 while not conn.is_closed():
                     await asyncio.sleep(CHECK_SECONDS)
                     await hub_store.get_now(conn)

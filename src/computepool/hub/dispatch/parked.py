@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from computepool.core.ids import AttemptId, NodeId
+from computepool.core.nodes.state import NodeState
+from computepool.core.placement.slot import Slot
 from computepool.wire.attempts import Assignment, Controls, NextAnswer
 
 # With more calls than this one hub process turns nodes away, to another hub or to later.
@@ -20,6 +22,10 @@ class ParkedCall:
     running: frozenset[AttemptId]
     # Answer after the next round even if there is nothing: the node does not want to wait.
     hurried: bool
+    # Set when a round has looked the node up: its state, and the slots that are free by the hub's own record.
+    greeted: bool = False
+    state: NodeState = NodeState.ACTIVE
+    _offered: list[Slot] = field(default_factory=list)
     answer: asyncio.Future[NextAnswer | None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -27,6 +33,15 @@ class ParkedCall:
     @property
     def open(self) -> bool:
         return not self.answer.done()
+
+    def offer(self, slots: Sequence[Slot]) -> None:
+        self._offered = list(slots)
+        self.greeted = True
+
+    @property
+    def open_slots(self) -> list[Slot]:
+        """What may be filled: nothing before the node was looked up, and nothing while it takes no work."""
+        return self._offered if self.greeted and self.state is NodeState.ACTIVE else []
 
     def settle(self, answer: NextAnswer | None) -> None:
         if not self.answer.done():

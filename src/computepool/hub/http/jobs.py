@@ -81,7 +81,7 @@ async def get_job(call: Call) -> wire.Job:
 async def cancel_job(call: Call) -> wire.Job:
     """Cancel what is unfinished. Asking twice is no mistake."""
     job = await service.cancel_job(call.hub.pool, call.account, call.path["job_id"])
-    call.hub.rounds.wake()
+    call.hub.rounds.wake(look_around=True)
     return to_job(job)
 
 

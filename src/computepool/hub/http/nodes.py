@@ -28,6 +28,7 @@ async def enrol_node(call: Call) -> wire.EnrolledNode:
     """Enrol a machine under the owner's account. The same key pair is the same node."""
     hub = call.hub
     node_id = await service.enrol_node(hub.pool, hub.settings, call.account, call.body)
+    hub.registry.forget(node_id)
     return wire.EnrolledNode(
         node_id=node_id,
         hub_id=hub.keyring.hub_id,
@@ -92,7 +93,7 @@ async def remove_node(call: Call) -> wire.Node:
 
 async def _change(call: Call, change: wire.NodeChange) -> wire.Node:
     changed = await service.change_node_state(call.hub.pool, call.account, call.path["node_id"], change.value)
-    call.hub.rounds.wake()
+    call.hub.rounds.wake(look_around=True)
     return _to_node(call, changed)
 
 
