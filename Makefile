@@ -6,7 +6,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-SOURCES := src tests soaks scripts examples
+SOURCES := src tests soaks scripts examples benchmarks
 
 .PHONY: help
 help: ## Show this list
@@ -73,6 +73,14 @@ test/contract: setup ## The sandbox suite and its escape probes
 .PHONY: test/acceptance
 test/acceptance: setup ## Stories told with real processes
 	@$(BIN)/pytest tests/acceptance
+
+.PHONY: bench/match bench/lifecycle bench/latency
+bench/match: setup ## Choosing the best of 500 to 100,000 slots, against a plain loop
+	@$(BIN)/python -m benchmarks.match $(ARGS)
+bench/lifecycle: setup ## Whole lifecycles per second, against other queues on the same machine
+	@$(BIN)/python -m benchmarks.lifecycle $(ARGS)
+bench/latency: setup ## From submit to a waiting node, against other durable queues
+	@$(BIN)/python -m benchmarks.latency $(ARGS)
 
 .PHONY: soak/spine
 soak/spine: setup ## 20 kills of hubs and 5 of the database during 2,000 slices

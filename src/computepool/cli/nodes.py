@@ -36,7 +36,7 @@ def command(node: str | None, change: str | None, as_json: bool, hub_url: str | 
         nodes = list(client.nodes())
         print_json(nodes) if as_json else _show_list(nodes)
         return
-    found = _find_node(client, node)
+    found = find_node(client, node)
     if change is not None:
         from computepool.wire.nodes import NodeChange
 
@@ -44,7 +44,7 @@ def command(node: str | None, change: str | None, as_json: bool, hub_url: str | 
     print_json(found) if as_json else _show_one(found)
 
 
-def _find_node(client: Client, name: str) -> Node:
+def find_node(client: Client, name: str) -> Node:
     from computepool.cli.job_names import pick_id
 
     nodes = [node for node in client.nodes() if node.state.value != "removed"]

@@ -1,0 +1,277 @@
+"""`computepool why`: why a job waits, where it ran, how an attempt ended; or why a node is idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from computepool.cli.access import connect, hub_options
+
+if TYPE_CHECKING:
+    from computepool.wire.jobs import Requirements
+    from computepool.wire.why import (
+        JobWhy,
+        NodeWhy,
+        WhyAdvice,
+        WhyAttempt,
+        WhyPlace,
+        WhySlice,
+        WhySuggestion,
+        WhyWaiting,
+    )
+
+_COLUMNS_MAX = 80
+_WORDS_LENGTH_MAX = 200
+
+
+@click.command("why")
+@click.argument("job", required=False)
+@click.option("--slice", "index", type=click.IntRange(min=0), help="Which slice. [default: the one that tells most]")
+@click.option("--node", metavar="NODE", help="Why this node of yours has no work.")
+@click.option("--json", "as_json", is_flag=True, help="Print the hub's answer for programs.")
+@hub_options
+def command(
+    job: str | None, index: int | None, node: str | None, as_json: bool, hub_url: str | None, key: str | None
+) -> None:
+    """Say why JOB waits and the smallest change that would let it run; or where it ran and how attempts ended.
+
+    JOB is an id, a piece of one, or `last`. With --node NODE (a name, an id or a piece of one) say why it is idle.
+    """
+    from computepool.cli.terminal import print_json
+
+    if (job is None) == (node is None):
+        raise click.UsageError("Name a JOB, or a node with --node NODE.")
+    if node is not None and index is not None:
+        raise click.UsageError("--slice goes with a JOB, not with --node.")
+    client = connect(hub_url, key)
+    if node is not None:
+        from computepool.cli.nodes import find_node
+
+        idle = client.why_node(node_id=find_node(client, node).id)
+        print_json(idle) if as_json else _print(describe_node(idle))
+    elif job is not None:
+        from computepool.cli.job_names import find_job
+
+        found = find_job(client, job).why(slice=index)
+        print_json(found) if as_json else _print(describe_job(found))
+
+
+def _print(lines: Iterable[str]) -> None:
+    from computepool.cli.words import plain
+
+    for line in lines:
+        click.echo(plain(line))
+
+
+def describe_job(why: JobWhy) -> list[str]:
+    from computepool.cli.words import short_id
+
+    lines = _wrap(
+        f"Job {short_id(why.job_id)} ({_one_line(why.name)}): {why.state.value}. Slices: {_say_counts(why)}."
+    )
+    if why.waiting is not None:
+        lines += ["", *_describe_waiting(why.waiting)]
+    if why.slice is not None:
+        lines += ["", *_describe_slice(why, why.slice)]
+    return lines
+
+
+def _describe_waiting(waiting: WhyWaiting) -> list[str]:
+    lines = _wrap(f"Waiting: {waiting.words}")
+    if waiting.places:
+        fits = "Fits" if waiting.pass_count else "Would fit"
+        lines += _wrap(f"{fits}: {'; '.join(_say_place(place) for place in waiting.places)}.", indent="  ")
+    if waiting.gates and not waiting.free_count:
+        rows = [(g.gate.value, g.asked, f"{g.failed_count:,} of {waiting.slot_count:,}") for g in waiting.gates]
+        lines += ["", *_lay_out(("GATE", "ASKED", "SLOTS THAT FAIL"), rows)]
+        if len(rows) > 1:
+            lines.append("  A slot may fail several gates.")
+    if waiting.suggestions:
+        several = len(waiting.suggestions) > 1
+        lines += ["", "What would let it run" + (", smallest change first:" if several else ":")]
+        for number, suggestion in enumerate(waiting.suggestions, 1):
+            lines += _describe_suggestion(f"  {number}. " if several else "  ", suggestion)
+    return lines
+
+
+def _describe_suggestion(lead: str, suggestion: WhySuggestion) -> list[str]:
+    words = " and ".join(change.words for change in suggestion.changes)
+    slots = f"{suggestion.slot_count:,} slot{'s' if suggestion.slot_count != 1 else ''}"
+    free = f", {suggestion.free_count:,} free now"
+    places = "; ".join(_say_place(place) for place in suggestion.places)
+    lines = _wrap(f"{words[0].upper()}{words[1:]}: {slots}{free} ({places}).", indent=lead)
+    return [*lines, " " * len(lead) + say_run(suggestion)]
+
+
+def say_run(suggestion: WhySuggestion) -> str:
+    """How `computepool run` is told of the change: options to give, and options to leave out."""
+    need = suggestion.requirements
+    gates = [change.gate.value for change in suggestion.changes]
+    given = [flag for gate in gates for flag in _flags_of(need, gate)]
+    dropped = {"gpu": "--gpu and --vram", "tier": "--tier", "region": "--region"}
+    without = [dropped[gate] for gate in gates if gate in dropped and not _flags_of(need, gate)]
+    line = " ".join(["computepool run", *given, "..."])
+    return line + (f"  (without {', '.join(without)})" if without else "")
+
+
+def _flags_of(need: Requirements, gate: str) -> list[str]:
+    sizes = {"ram": need.ram_bytes, "disk": need.disk_bytes, "vram": need.vram_bytes}
+    if gate == "vram" and not need.vram_bytes:
+        return ["--gpu"]
+    if gate in sizes:
+        return [f"--{gate} {_size_flag(sizes[gate])}"]
+    if gate == "tier":
+        return [f"--tier {tier}" for tier in need.tiers]
+    if gate == "region":
+        return [f"--region {region}" for region in need.regions]
+    single = {"cores": f"--cores {need.cores}", "isolation": f"--isolation {need.isolation.value}"}
+    return [single[gate]] if gate in single else []
+
+
+def _size_flag(size_bytes: int) -> str:
+    """Exact: a rounded figure could be rounded up past what the slot has."""
+    for unit, length in (("GB", 10**9), ("MB", 10**6)):
+        if size_bytes % (length // 10) == 0 and size_bytes >= length:
+            return f"{size_bytes / length:.1f}".removesuffix(".0") + unit
+    return str(size_bytes)
+
+
+def _say_place(place: WhyPlace) -> str:
+    from computepool import clock
+    from computepool.cli.words import format_ago
+
+    where = place.tier + (f" in {place.region}" if place.region else "")
+    if place.node_name is not None:
+        where += f", e.g. your {_one_line(place.node_name)!r}"
+    if place.standing.value == "ready":
+        return f"{place.slot_count:,} x {where}"
+    seen = f" for {format_ago(place.last_seen_at, clock.now())}" if place.last_seen_at else ""
+    return f"{place.slot_count:,} x {where}, {place.standing.value}" + (
+        seen if place.standing.value == "offline" else ""
+    )
+
+
+def _describe_slice(why: JobWhy, part: WhySlice) -> list[str]:
+    attempts = f"{part.attempt_count} attempt{'s' if part.attempt_count != 1 else ''}"
+    head = f"Slice {part.index}: {part.state.value}, {attempts}."
+    ended_alone = part.cause_words is not None and not part.attempts
+    lines = [f"{head} The reason: {part.cause_words}." if ended_alone else head]
+    for attempt in part.attempts:
+        lines += _describe_attempt(attempt)
+    if part.attempts and part.attempts[0].margins and part.attempts[0].cause is None:
+        rows = [(m.gate.value, m.needs, m.has, m.spare or "") for m in part.attempts[0].margins]
+        lines += ["", f"How slot {part.attempts[0].slot} fits:"]
+        lines += _lay_out(("GATE", "NEEDS", "HAS", "TO SPARE"), rows)
+    if part.next_words is not None:
+        lines += ["", *_wrap(f"Next: {part.next_words}")]
+    for advice in part.advice:
+        typed = _say_command(why, part, advice)
+        lines += _wrap(f"You can {advice.words}{':' if typed else '.'}", indent="  ")
+        # Never wrapped: a command is there to be copied.
+        lines += [f"    {typed}"] if typed else []
+    return lines
+
+
+def _describe_attempt(attempt: WhyAttempt) -> list[str]:
+    from computepool.cli.words import format_seconds, short_id
+
+    node = _one_line(attempt.node_name) if attempt.node_name is not None else short_id(attempt.node_id)
+    kind = ", ".join(word for word in (attempt.tier, attempt.region) if word)
+    ran = f", ran {format_seconds(attempt.run_seconds)}" if attempt.run_seconds is not None else ""
+    at = attempt.leased_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    lines = _wrap(
+        f"{attempt.number}. {attempt.state.value} on {node} {attempt.slot}"
+        f"{f' ({kind})' if kind else ''}, given {at}{ran}",
+        indent="  ",
+    )
+    if attempt.cause_words is not None:
+        said = f" The node says: {_one_line(attempt.message)}" if attempt.message else ""
+        lines += _wrap(f"{attempt.cause_words[0].upper()}{attempt.cause_words[1:]}.{said}", indent="     ")
+    return lines
+
+
+def _say_command(why: JobWhy, part: WhySlice, advice: WhyAdvice) -> str:
+    from computepool.cli.words import short_id
+
+    remedy = advice.remedy.value
+    if remedy == "read_log":
+        ended = next((attempt.number for attempt in part.attempts if attempt.cause is not None), None)
+        attempt = f" --attempt {ended}" if ended is not None else ""
+        return f"computepool logs {short_id(why.job_id)} --slice {part.index}{attempt}"
+    if remedy == "ask_for_more_ram" and advice.value is not None:
+        return f"computepool run --ram {_size_flag(advice.value)} ..."
+    if remedy == "raise_wall_seconds" and advice.value is not None:
+        return f"computepool run --wall {advice.value}s ..."
+    return ""
+
+
+def describe_node(why: NodeWhy) -> list[str]:
+    from computepool import clock
+    from computepool.cli.words import format_ago
+
+    state = why.state.value if why.online or why.state.value == "removed" else "offline"
+    free = f"{why.free_count} of {why.slot_count} slot{'s' if why.slot_count != 1 else ''} free"
+    lines = [
+        f"Node {_one_line(why.name)} is {state}, {free}, heard {_say_ago(format_ago(why.last_seen_at, clock.now()))}."
+    ]
+    lines += ["", *_wrap(why.words)]
+    if why.waiting_count and why.free_count:
+        more = "at least " if why.waiting_is_more else ""
+        lines += _wrap(f"Waiting: {more}{why.waiting_count:,} slices; {why.fitting_count:,} fit a free slot.")
+    if why.gates:
+        rows = [(g.gate.value, f"{g.slice_count:,}", f"{g.shape_count:,}") for g in why.gates]
+        lines += ["", "Waiting work that this node cannot take, by the gate that its best slot fails:"]
+        lines += _lay_out(("GATE", "SLICES", "KINDS"), rows)
+        if len(rows) > 1:
+            lines.append("  Work may fail several gates.")
+    if why.lack is not None:
+        lacks = "; ".join(f"{m.gate.value}: {m.needs} (it has {m.has})" for m in why.lack.missing)
+        lines += [
+            "",
+            *_wrap(f"To take the largest part of it ({why.lack.slice_count:,} slices), {why.lack.slot} lacks:"),
+        ]
+        lines += _wrap(f"{lacks}.", indent="  ")
+    return lines
+
+
+def _say_ago(ago: str) -> str:
+    return ago if ago == "never" else f"{ago} ago"
+
+
+def _say_counts(why: JobWhy) -> str:
+    named = ("queued", "leased", "running", "succeeded", "failed", "cancelled")
+    parts = [f"{getattr(why.counts, name):,} {name}" for name in named if getattr(why.counts, name)]
+    return ", ".join(parts) or "no slices"
+
+
+def _lay_out(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as their widest cell; what is longer than a line allows is cut, never the columns after it."""
+    widest = max(16, _COLUMNS_MAX - 16 * (len(heads) - 1))
+    table = [tuple(cell if len(cell) <= widest else cell[: widest - 3] + "..." for cell in row) for row in rows]
+    widths = [max(len(row[i]) for row in (heads, *table)) for i in range(len(heads))]
+    return [
+        ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
+        for row in (tuple(heads), *table)
+    ]
+
+
+def _wrap(text: str, *, indent: str = "") -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(
+        text,
+        _COLUMNS_MAX,
+        initial_indent=indent,
+        subsequent_indent=" " * len(indent),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _one_line(text: str) -> str:
+    """A stranger's words within a sentence: without line breaks, and not the whole of a long story."""
+    import textwrap
+
+    return textwrap.shorten(text, _WORDS_LENGTH_MAX, placeholder=" ...")

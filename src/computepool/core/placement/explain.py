@@ -1,0 +1,433 @@
+"""Why a slice waits, the least that would help it, and how a slot fits it.
+
+Everything here follows from the same checks that placement obeys. A suggested change is applied to the request and
+put through those checks before it is told, so that it cannot promise what placement would refuse.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import Enum
+
+from computepool.core.jobs.spec import Requirements
+from computepool.core.placement import checks
+from computepool.core.placement.shape import DISK_STEP_BYTES, RAM_STEP_BYTES, VRAM_STEP_BYTES, Shape, to_shape
+from computepool.core.placement.slot import Slot, SlotKind
+from computepool.core.words import say_bytes, say_count
+
+SUGGESTIONS_MAX = 5
+PLACES_MAX = 3
+# Lists of a request may not grow past these; beyond them only "any" is left to suggest.
+TIERS_MAX = 32
+REGIONS_MAX = 250
+
+
+class Gate(str, Enum):
+    GPU = "gpu"
+    VRAM = "vram"
+    CORES = "cores"
+    RAM = "ram"
+    DISK = "disk"
+    ISOLATION = "isolation"
+    TIER = "tier"
+    REGION = "region"
+
+
+# Every check of placement has its gate here; a test holds the two together.
+CHECK_OF: Mapping[Gate, Callable[[Shape, Slot], str | None]] = {
+    Gate.GPU: checks.check_gpu,
+    Gate.VRAM: checks.check_vram,
+    Gate.CORES: checks.check_cores,
+    Gate.RAM: checks.check_ram,
+    Gate.DISK: checks.check_disk,
+    Gate.ISOLATION: checks.check_isolation,
+    Gate.TIER: checks.check_tier,
+    Gate.REGION: checks.check_region,
+}
+
+
+class Standing(str, Enum):
+    """Whether a slot's node takes work at this moment."""
+
+    READY = "ready"
+    PAUSED = "paused"  # or draining: its owner wants nothing new on it
+    OFFLINE = "offline"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotClass:
+    """Slots that the request at hand cannot tell apart, counted."""
+
+    # Stands for all of them; its node and name mean nothing.
+    slot: Slot
+    standing: Standing
+    slot_count: int
+    busy_count: int
+    # Of a node among them that the asker may know by name: their own.
+    node_name: str | None = None
+    last_seen_at: datetime | None = None
+
+    @property
+    def free_count(self) -> int:
+        return self.slot_count - self.busy_count
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Some slots, said as far as any submitter may know them."""
+
+    tier: str
+    region: str | None
+    standing: Standing
+    slot_count: int
+    free_count: int
+    node_name: str | None
+    last_seen_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    gate: Gate
+    asked: str
+    instead: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """Changes that suffice together. `requirements` is the whole request with them made."""
+
+    changes: tuple[Change, ...]
+    requirements: Requirements
+    slot_count: int
+    free_count: int
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GateCount:
+    gate: Gate
+    asked: str
+    # A slot that fails several gates is counted at each of them.
+    failed_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Counts are of slots on nodes that are online and take work."""
+
+    slot_count: int
+    pass_count: int
+    free_count: int
+    gates: tuple[GateCount, ...]
+    suggestions: tuple[Suggestion, ...]
+    # Where it fits: on ready nodes, or, if there are none, on those that are offline or paused.
+    places: tuple[Place, ...]
+    away_count: int
+
+
+def explain_waiting(need: Requirements, classes: Iterable[SlotClass]) -> Explanation:
+    """Why a slice with these requirements is not running, and the least that would let it.
+
+    Changes are looked for only while no slot that passes is free. If some pass but are busy, a change is worth
+    telling only if it reaches a slot that is free now.
+    """
+    shape = to_shape(need)
+    known = [replace(each, slot=cut_to_steps(each.slot)) for each in classes]
+    failures = [(each, list_failed(shape, each.slot)) for each in known]
+    ready = [(each, failed) for each, failed in failures if each.standing is Standing.READY]
+    passing = [each for each, failed in ready if not failed]
+    away = [each for each, failed in failures if each.standing is not Standing.READY and not failed]
+    pass_count, free_count = _count(passing)
+    candidates = [each for each, failed in ready if failed and (not pass_count or each.free_count)]
+    return Explanation(
+        slot_count=sum(each.slot_count for each, _ in ready),
+        pass_count=pass_count,
+        free_count=free_count,
+        gates=_count_gates(need, ready),
+        suggestions=() if free_count else _suggest(need, candidates, [each for each, _ in ready]),
+        places=_to_places(passing or away),
+        away_count=sum(each.slot_count for each in away),
+    )
+
+
+def say_waiting(found: Explanation, *, ahead_count: int, ahead_is_more: bool) -> str:
+    """`ahead_count` slices of the same shape come first by priority and age; or more, if the count was cut off."""
+    away = (
+        f" {_say_slots(found.away_count)} on nodes that are offline or paused would fit." if found.away_count else ""
+    )
+    if found.slot_count == 0:
+        return f"No node is online and taking work.{away}"
+    if found.pass_count == 0:
+        return f"None of the {_say_slots(found.slot_count)} of the fleet fits.{away}"
+    fitting = f"{found.pass_count:,} of {_say_slots(found.slot_count)} {'fits' if found.pass_count == 1 else 'fit'}"
+    more = "more than " if ahead_is_more else ""
+    line = f"{more}{say_count(ahead_count, 'slice')} with the same needs before it" if ahead_count else "it is next"
+    if found.free_count == 0:
+        return f"{fitting}, but {'it is' if found.pass_count == 1 else 'all are'} busy; {line}."
+    return f"{fitting}, {found.free_count:,} free now: it should start within seconds ({line})."
+
+
+def list_failed(shape: Shape, slot: Slot) -> tuple[Gate, ...]:
+    return tuple(gate for gate, check in CHECK_OF.items() if check(shape, slot) is not None)
+
+
+def cut_to_steps(slot: Slot) -> Slot:
+    """A request is rounded up to steps, so what a slot has beyond its last whole step can serve nobody.
+
+    Without this cut, asking for exactly what the slot has would be rounded up past it and refused.
+    """
+    return replace(
+        slot,
+        vram_bytes=slot.vram_bytes // VRAM_STEP_BYTES * VRAM_STEP_BYTES,
+        ram_bytes=slot.ram_bytes // RAM_STEP_BYTES * RAM_STEP_BYTES,
+        disk_bytes=slot.disk_bytes // DISK_STEP_BYTES * DISK_STEP_BYTES,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """In which steps the store tells apart slots that are short of an amount."""
+
+    vram_bytes: int
+    cores: int
+    ram_bytes: int
+    disk_bytes: int
+
+
+def choose_steps(shape: Shape, levels: int | None) -> Steps:
+    """As fine as shapes are, or coarser: at most so many levels below each amount that is asked for.
+
+    A suggestion from coarser steps is as true; it may give up one of its steps more than it must.
+    """
+    return Steps(
+        vram_bytes=_choose_step(shape.vram_bytes, VRAM_STEP_BYTES, levels),
+        cores=_choose_step(shape.cores, 1, levels),
+        ram_bytes=_choose_step(shape.ram_bytes, RAM_STEP_BYTES, levels),
+        disk_bytes=_choose_step(shape.disk_bytes, DISK_STEP_BYTES, levels),
+    )
+
+
+def _choose_step(asked: int, step: int, levels: int | None) -> int:
+    return step if levels is None else max(1, -(-asked // (step * levels))) * step
+
+
+def _count(classes: Iterable[SlotClass]) -> tuple[int, int]:
+    counts = [(each.slot_count, each.free_count) for each in classes]
+    return sum(slots for slots, _ in counts), sum(free for _, free in counts)
+
+
+def _count_gates(need: Requirements, ready: Sequence[tuple[SlotClass, tuple[Gate, ...]]]) -> tuple[GateCount, ...]:
+    counts: Counter[Gate] = Counter()
+    for each, failed in ready:
+        for gate in failed:
+            counts[gate] += each.slot_count
+    return tuple(GateCount(gate, say_asked(need, gate), counts[gate]) for gate in Gate if counts[gate])
+
+
+def _suggest(
+    need: Requirements, candidates: Sequence[SlotClass], ready: Sequence[SlotClass]
+) -> tuple[Suggestion, ...]:
+    """For each smallest set of requirements to relax, the least relaxation of it; the least of all first."""
+    options: dict[tuple[Gate, ...], Counter[Requirements]] = defaultdict(Counter)
+    for each in candidates:
+        relaxed = relax(need, each.slot)
+        if relaxed is not None:
+            options[relaxed[0]][relaxed[1]] += each.slot_count
+    # Work that does without a GPU may still run beside one. Where that is a way at all, a slot whose card is only
+    # too small may ask for less of the rest than a slot without a card.
+    without_gpu = replace(need, gpu=False, vram_bytes=0)
+    for each in candidates:
+        relaxed = relax(without_gpu, each.slot) if each.slot.kind is SlotKind.GPU else None
+        if relaxed is not None and (Gate.GPU, *relaxed[0]) in options:
+            options[(Gate.GPU, *relaxed[0])][relaxed[1]] += each.slot_count
+    fewest = min((len(gates) for gates in options), default=0)
+    chosen = [
+        (min(counts, key=lambda relaxed: _rank(need, relaxed, counts[relaxed])), gates, counts)
+        for gates, counts in options.items()
+        if len(gates) == fewest
+    ]
+    chosen.sort(key=lambda item: _rank(need, item[0], item[2][item[0]]))
+    return tuple(_to_suggestion(need, relaxed, gates, ready) for relaxed, gates, _ in chosen[:SUGGESTIONS_MAX])
+
+
+def relax(need: Requirements, slot: Slot) -> tuple[tuple[Gate, ...], Requirements] | None:
+    """The least that must be given up for this slot, and the request without it. None: it cannot be had."""
+    failed = list_failed(to_shape(need), slot)
+    relaxed, given_up = need, []
+    for gate in failed:
+        # Who does without a GPU does without its memory too: one change, not two.
+        if gate is Gate.VRAM and Gate.GPU in failed:
+            continue
+        # The GPU is asked for only by naming cards: then accepting the other tier is the change.
+        if gate is Gate.GPU and not (need.gpu or need.vram_bytes):
+            continue
+        relaxed = _relax_gate(relaxed, gate, slot)
+        given_up.append(gate)
+    if not given_up or checks.find_refusal(to_shape(relaxed), slot) is not None:
+        return None
+    return tuple(given_up), relaxed
+
+
+def _relax_gate(need: Requirements, gate: Gate, slot: Slot) -> Requirements:
+    if gate is Gate.GPU:
+        return replace(need, gpu=False, vram_bytes=0)
+    if gate is Gate.VRAM:
+        return replace(need, gpu=True, vram_bytes=slot.vram_bytes)
+    if gate is Gate.CORES:
+        return replace(need, cores=max(1, slot.cores))
+    if gate is Gate.RAM:
+        return replace(need, ram_bytes=slot.ram_bytes)
+    if gate is Gate.DISK:
+        return replace(need, disk_bytes=slot.disk_bytes)
+    if gate is Gate.ISOLATION:
+        return replace(need, isolation=slot.isolation)
+    if gate is Gate.TIER:
+        full = len(need.tiers) >= TIERS_MAX
+        return replace(need, tiers=() if full else (*need.tiers, slot.tier))
+    if slot.region is None or len(need.regions) >= REGIONS_MAX:
+        return replace(need, regions=())
+    return replace(need, regions=(*need.regions, slot.region))
+
+
+def _rank(need: Requirements, relaxed: Requirements, slot_count: int) -> tuple[float, int, str]:
+    """Smallest first; of equally small changes the one that opens more slots; then anything that is always so."""
+    return (measure_change(need, relaxed), -slot_count, repr(relaxed))
+
+
+def measure_change(need: Requirements, relaxed: Requirements) -> float:
+    """How much is given up: the share of each amount, half for each step of a list or ladder, 1 for the GPU."""
+    without_gpu = (need.gpu or need.vram_bytes > 0) and not (relaxed.gpu or relaxed.vram_bytes > 0)
+    amounts = [
+        (need.cores, relaxed.cores),
+        (need.ram_bytes, relaxed.ram_bytes),
+        (need.disk_bytes, relaxed.disk_bytes),
+        (0, 0) if without_gpu else (need.vram_bytes, relaxed.vram_bytes),
+    ]
+    given_up = sum((asked - instead) / asked for asked, instead in amounts if asked > instead)
+    steps = need.isolation.rank - relaxed.isolation.rank
+    for asked, instead in ((need.tiers, relaxed.tiers), (need.regions, relaxed.regions)):
+        # Accepting one more is a smaller change than accepting anything.
+        steps += 0 if asked == instead else 1 if instead else 2
+    return given_up + 0.5 * steps + (1.0 if without_gpu else 0.0)
+
+
+def _to_suggestion(
+    need: Requirements, relaxed: Requirements, gates: Iterable[Gate], ready: Iterable[SlotClass]
+) -> Suggestion:
+    shape = to_shape(relaxed)
+    opened = [each for each in ready if checks.find_refusal(shape, each.slot) is None]
+    slot_count, free_count = _count(opened)
+    changes = tuple(_to_change(need, relaxed, gate) for gate in gates)
+    return Suggestion(changes, relaxed, slot_count, free_count, _to_places(opened))
+
+
+def _to_change(need: Requirements, relaxed: Requirements, gate: Gate) -> Change:
+    asked, instead = say_asked(need, gate), say_asked(relaxed, gate)
+    if gate in _AMOUNTS and asked == instead:
+        asked, instead = f"{_AMOUNTS[gate][1](need):,} bytes", f"{_AMOUNTS[gate][1](relaxed):,} bytes"
+    if gate is Gate.GPU:
+        words = "do without a GPU"
+    elif gate in _AMOUNTS:
+        words = f"ask for {instead} of {_AMOUNTS[gate][0]} instead of {asked}"
+    elif gate is Gate.CORES:
+        words = f"ask for {instead} instead of {asked}"
+    elif gate is Gate.ISOLATION:
+        words = f"accept isolation {instead} instead of {asked}"
+    elif gate is Gate.TIER:
+        words = f"accept tier {relaxed.tiers[-1]} too" if relaxed.tiers else "accept any tier"
+    else:
+        words = f"accept region {relaxed.regions[-1]} too" if relaxed.regions else "accept any region"
+    return Change(gate, asked, instead, words)
+
+
+def _to_places(classes: Iterable[SlotClass]) -> tuple[Place, ...]:
+    """The few that say most: the asker's own node first, then where there are most slots."""
+    merged: dict[tuple[str, str | None, Standing], list[SlotClass]] = defaultdict(list)
+    for each in classes:
+        merged[(each.slot.tier, each.slot.region, each.standing)].append(each)
+    places = [
+        Place(
+            *where,
+            *_count(group),
+            node_name=min((each.node_name for each in group if each.node_name is not None), default=None),
+            last_seen_at=max((each.last_seen_at for each in group if each.last_seen_at is not None), default=None),
+        )
+        for where, group in merged.items()
+    ]
+    places.sort(key=lambda p: (p.node_name is None, -p.free_count, -p.slot_count, p.tier, p.region or "", p.standing))
+    return tuple(places[:PLACES_MAX])
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    gate: Gate
+    needs: str
+    has: str
+    passes: bool
+    # What is left over beyond the need; None where nothing is measured.
+    spare: str | None = None
+
+
+def list_margins(need: Requirements, slot: Slot) -> tuple[Margin, ...]:
+    """Need against slot, for each gate that the request sets."""
+    shape = to_shape(need)
+    failed = list_failed(shape, slot)
+    asked = {
+        Gate.GPU: shape.gpu and not shape.vram_bytes,
+        Gate.VRAM: shape.vram_bytes > 0,
+        Gate.TIER: bool(shape.tiers),
+        Gate.REGION: bool(shape.regions),
+    }
+    return tuple(
+        Margin(gate, say_asked(need, gate), say_has(slot, gate), gate not in failed, _say_spare(need, slot, gate))
+        for gate in Gate
+        if asked.get(gate, True)
+    )
+
+
+_AMOUNTS: Mapping[Gate, tuple[str, Callable[[Requirements | Slot], int]]] = {
+    Gate.VRAM: ("VRAM", lambda of: of.vram_bytes),
+    Gate.RAM: ("RAM", lambda of: of.ram_bytes),
+    Gate.DISK: ("disk", lambda of: of.disk_bytes),
+}
+
+
+def say_asked(need: Requirements, gate: Gate) -> str:
+    if gate in _AMOUNTS:
+        return say_bytes(_AMOUNTS[gate][1](need))
+    if gate is Gate.GPU:
+        return "a GPU" if to_shape(need).gpu else "no GPU"
+    if gate is Gate.CORES:
+        return say_count(need.cores, "core")
+    if gate is Gate.ISOLATION:
+        return need.isolation.value
+    return " or ".join(need.tiers if gate is Gate.TIER else need.regions) or "any"
+
+
+def say_has(slot: Slot, gate: Gate) -> str:
+    if gate in _AMOUNTS:
+        return say_bytes(_AMOUNTS[gate][1](slot))
+    if gate is Gate.GPU:
+        return "a GPU" if slot.kind is SlotKind.GPU else "no GPU"
+    if gate is Gate.CORES:
+        return say_count(slot.cores, "core")
+    if gate is Gate.ISOLATION:
+        return slot.isolation.value
+    return slot.tier if gate is Gate.TIER else slot.region or "unknown"
+
+
+def _say_spare(need: Requirements, slot: Slot, gate: Gate) -> str | None:
+    if gate is Gate.CORES:
+        return str(slot.cores - need.cores) if slot.cores >= need.cores else None
+    if gate not in _AMOUNTS:
+        return None
+    spare = _AMOUNTS[gate][1](slot) - _AMOUNTS[gate][1](need)
+    return say_bytes(spare) if spare >= 0 else None
+
+
+def _say_slots(count: int) -> str:
+    return say_count(count, "slot")

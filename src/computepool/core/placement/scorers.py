@@ -1,0 +1,162 @@
+"""How good a slot is for a job that it could run: a sum of weighted logarithms, larger is better.
+
+Knows a price, a speed and a chance of success per slot, and not where they come from. For all slots that pass the
+gates of a shape, each value depends on the slot and on whether the shape needs a GPU, and on nothing else of the
+shape: that is what lets the fleet index keep slots in order before anybody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import log
+
+from computepool.core.placement.place import tightness
+from computepool.core.placement.shape import Shape
+from computepool.core.placement.slot import Slot, SlotKind
+from computepool.core.placement.tier import CPU_TIER, UNKNOWN_TIER
+from computepool.core.placement.weights import Preference, Weights
+
+# Single-precision TFLOPS by the makers' figures: what a slot counts as until its node declares its own.
+TIER_TFLOPS = {
+    "rtx-5090": 104.8,
+    "rtx-4090": 82.6,
+    "rtx-3090": 35.6,
+    "rtx-4070": 29.1,
+    "rtx-3080": 29.8,
+    "rtx-3060": 12.7,
+    "rtx-2070": 7.5,
+    "gtx-1080ti": 11.3,
+    "gtx-1080": 8.9,
+    "gtx-1660": 5.0,
+    UNKNOWN_TIER: 5.0,
+}
+CORE_TFLOPS = 0.05
+# Nobody measures yet, and a faster card gets more work: what a node says of itself lifts it by this much at most.
+DECLARED_SPEED_RATIO_MAX = 1.25
+
+# A logarithm needs something above zero: a slot that its owner lends for nothing, or that never succeeded.
+PRICE_MICROCREDITS_MIN = 1
+SPEED_TFLOPS_MIN = 1e-3
+RELIABILITY_MIN = 1e-4
+
+# More than all other values together can make: with weights of at most 10 they stay within 10 x (44 + 14 + 10 + 2).
+GPU_SPARED = 1_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A slot and what it is chosen by."""
+
+    slot: Slot
+    speed_tflops: float
+    price_microcredits_per_hour: int  # what the owner asks at least; a job's ceiling is compared with it
+    reliability: float  # lower bound of the chance that an attempt does not fail by the node's fault, 0..1
+
+
+def make_candidate(
+    slot: Slot, *, price_microcredits_per_hour: int, reliability: float, declared_tflops: float | None = None
+) -> Candidate:
+    default = default_tflops(slot)
+    speed = default if declared_tflops is None else min(declared_tflops, default * DECLARED_SPEED_RATIO_MAX)
+    return Candidate(slot, speed, price_microcredits_per_hour, reliability)
+
+
+def default_tflops(slot: Slot) -> float:
+    if slot.tier == CPU_TIER:
+        return slot.cores * CORE_TFLOPS
+    return TIER_TFLOPS.get(slot.tier, TIER_TFLOPS[UNKNOWN_TIER])
+
+
+def score_price(candidate: Candidate, shape: Shape) -> float:
+    return -log(max(candidate.price_microcredits_per_hour, PRICE_MICROCREDITS_MIN))
+
+
+def score_speed(candidate: Candidate, shape: Shape) -> float:
+    return log(max(candidate.speed_tflops, SPEED_TFLOPS_MIN))
+
+
+def score_reliability(candidate: Candidate, shape: Shape) -> float:
+    return log(max(candidate.reliability, RELIABILITY_MIN))
+
+
+def score_vram_fit(candidate: Candidate, shape: Shape) -> float:
+    return 1.0 if candidate.slot.vram_bytes >= shape.vram_bytes else 0.0
+
+
+def score_cores_fit(candidate: Candidate, shape: Shape) -> float:
+    return 1.0 if candidate.slot.cores >= shape.cores else 0.0
+
+
+def score_gpu_spared(candidate: Candidate, shape: Shape) -> float:
+    """Work that needs no GPU takes one only when no CPU slot can serve it, however cheap or fast the GPU's slot."""
+    return -GPU_SPARED if candidate.slot.kind is SlotKind.GPU and not shape.gpu else 0.0
+
+
+Scorer = Callable[[Candidate, Shape], float]
+
+SCORERS: tuple[Scorer, ...] = (
+    score_price,
+    score_speed,
+    score_reliability,
+    score_vram_fit,
+    score_cores_fit,
+    score_gpu_spared,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreLine:
+    """One line of the table that explains a choice."""
+
+    scorer: str
+    value: float
+    weight: float
+
+    @property
+    def points(self) -> float:
+        return self.value * self.weight
+
+
+def list_score_lines(
+    candidate: Candidate, shape: Shape, weights: Weights, preference: Preference
+) -> tuple[ScoreLine, ...]:
+    """What each scorer says of this pair, in the order of SCORERS; the points add up to the score."""
+    factors = to_factors(weights, preference)
+    return tuple(
+        ScoreLine(scorer.__name__.removeprefix("score_"), scorer(candidate, shape), factor)
+        for scorer, factor in zip(SCORERS, factors, strict=True)
+    )
+
+
+def score(candidate: Candidate, shape: Shape, weights: Weights, preference: Preference) -> float:
+    return add_up(to_factors(weights, preference), list_values(candidate, shape))
+
+
+def list_values(candidate: Candidate, shape: Shape) -> list[float]:
+    return [scorer(candidate, shape) for scorer in SCORERS]
+
+
+def to_factors(weights: Weights, preference: Preference) -> tuple[float, ...]:
+    """One factor per scorer. The last one is no weight: it is a rule, and no table of weights may switch it off."""
+    w = weights.under(preference)
+    return (w.price, w.speed, w.reliability, w.vram_fit, w.cores_fit, 1.0)
+
+
+def add_up(factors: tuple[float, ...], values: list[float]) -> float:
+    """One way of adding for everybody, so that equal pairs have equal scores to the last bit."""
+    total = 0.0
+    for factor, value in zip(factors, values, strict=True):
+        total += factor * value
+    return total
+
+
+def break_tie(candidate: Candidate, *, gpu: bool) -> tuple[object, ...]:
+    """Among equal scores the smallest of these wins: GPU work takes the faster card, other work the tightest fit.
+
+    Ids end it, so that the choice is the same whatever order the nodes called in.
+    """
+    slot = candidate.slot
+    if gpu:
+        return (-candidate.speed_tflops, str(slot.node_id), slot.name)
+    return tightness(slot)

@@ -1,0 +1,177 @@
+"""The answers to "why", for submitters and owners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+
+import msgspec
+
+from computepool.core.jobs.cause import PLAIN_WORDS
+from computepool.core.jobs.spec import Requirements
+from computepool.core.placement.explain import Margin, Place, Suggestion, say_waiting
+from computepool.core.placement.idleness import Lack
+from computepool.hub.http.jobs import to_job
+from computepool.hub.http.routing import Access, Call, Routes
+from computepool.hub.services import why as service
+from computepool.hub.services.why import AttemptStory, JobStory, NodeStory, SliceStory, Waiting
+from computepool.wire import jobs as wire_jobs
+from computepool.wire import why as wire
+
+routes = Routes()
+
+
+class JobWhyQuery(msgspec.Struct, frozen=True, kw_only=True):
+    slice: int | None = None
+
+
+@routes.add("GET", "/v1/jobs/{job_id}/why", Access.ACCOUNT, query=JobWhyQuery, answer=wire.JobWhy)
+async def explain_job(call: Call) -> wire.JobWhy:
+    """Why a job waits and the smallest change that would let it run; or where it ran and how an attempt ended."""
+    index = call.query.slice
+    story = await service.explain_job(
+        call.hub.pool,
+        call.hub.settings,
+        call.account,
+        call.path["job_id"],
+        slice_index=None if index is None else max(-1, min(index, 1_000_000)),
+    )
+    return _to_job_why(story)
+
+
+@routes.add("GET", "/v1/nodes/{node_id}/why", Access.ACCOUNT, answer=wire.NodeWhy)
+async def explain_node(call: Call) -> wire.NodeWhy:
+    """Why a node has no work, and what it would need for the largest part of what waits."""
+    story = await service.explain_node(call.hub.pool, call.hub.settings, call.account, call.path["node_id"])
+    return _to_node_why(story)
+
+
+def _to_job_why(story: JobStory) -> wire.JobWhy:
+    job = to_job(story.job)
+    return wire.JobWhy(
+        job_id=job.id,
+        name=job.name,
+        state=job.state,
+        counts=job.counts,
+        requirements=job.requirements,
+        waiting=_to_waiting(story.waiting) if story.waiting else None,
+        slice=_to_slice(story.story, retries=job.retries) if story.story else None,
+    )
+
+
+def _to_waiting(waiting: Waiting) -> wire.WhyWaiting:
+    found = waiting.explanation
+    return wire.WhyWaiting(
+        words=say_waiting(found, ahead_count=waiting.ahead_count, ahead_is_more=waiting.ahead_is_more),
+        slot_count=found.slot_count,
+        pass_count=found.pass_count,
+        free_count=found.free_count,
+        away_count=found.away_count,
+        ahead_count=waiting.ahead_count,
+        ahead_is_more=waiting.ahead_is_more,
+        gates=[wire.WhyGate(gate=g.gate, asked=g.asked, failed_count=g.failed_count) for g in found.gates],
+        places=_to_places(found.places),
+        suggestions=[_to_suggestion(suggestion) for suggestion in found.suggestions],
+    )
+
+
+def _to_suggestion(suggestion: Suggestion) -> wire.WhySuggestion:
+    return wire.WhySuggestion(
+        changes=[
+            wire.WhyChange(gate=change.gate, asked=change.asked, instead=change.instead, words=change.words)
+            for change in suggestion.changes
+        ],
+        requirements=_to_requirements(suggestion.requirements),
+        slot_count=suggestion.slot_count,
+        free_count=suggestion.free_count,
+        places=_to_places(suggestion.places),
+    )
+
+
+def _to_places(places: Iterable[Place]) -> list[wire.WhyPlace]:
+    return [wire.WhyPlace(**{field.name: getattr(place, field.name) for field in fields(Place)}) for place in places]
+
+
+def _to_slice(story: SliceStory, *, retries: int) -> wire.WhySlice:
+    slice_ = story.slice
+    end = next((told.end for told in story.attempts if told.end is not None), None)
+    return wire.WhySlice(
+        index=slice_.slice_index,
+        state=slice_.state,
+        attempt_count=slice_.attempt_count,
+        failure_count=slice_.failure_count,
+        retries=retries,
+        cause=slice_.cause,
+        cause_words=PLAIN_WORDS[slice_.cause] if slice_.cause else None,
+        attempts=[_to_attempt(told) for told in story.attempts],
+        next_words=end.next_words if end else None,
+        advice=[
+            wire.WhyAdvice(remedy=advice.remedy, words=advice.words, value=advice.value)
+            for advice in (end.advice if end else ())
+        ],
+    )
+
+
+def _to_attempt(told: AttemptStory) -> wire.WhyAttempt:
+    attempt = told.attempt
+    return wire.WhyAttempt(
+        number=attempt.number,
+        state=attempt.state,
+        node_id=attempt.node_id,
+        slot=attempt.slot_name,
+        leased_at=attempt.leased_at,
+        node_name=attempt.node_name,
+        tier=attempt.slot.tier if attempt.slot else None,
+        region=attempt.region,
+        started_at=attempt.started_at,
+        finished_at=attempt.finished_at,
+        run_seconds=attempt.run_seconds,
+        exit_code=attempt.exit_code,
+        cause=attempt.cause,
+        cause_words=told.end.words if told.end else None,
+        message=attempt.message or None,
+        margins=_to_margins(told.margins),
+    )
+
+
+def _to_margins(margins: Iterable[Margin]) -> list[wire.WhyMargin]:
+    return [
+        wire.WhyMargin(gate=each.gate, needs=each.needs, has=each.has, passes=each.passes, spare=each.spare)
+        for each in margins
+    ]
+
+
+def _to_node_why(story: NodeStory) -> wire.NodeWhy:
+    node, found = story.node, story.idleness
+    return wire.NodeWhy(
+        node_id=node.id,
+        name=node.name,
+        state=node.state,
+        online=story.online,
+        reason=found.reason,
+        words=found.words,
+        slot_count=story.slot_count,
+        free_count=found.free_count,
+        waiting_count=found.waiting_count,
+        fitting_count=found.fitting_count,
+        waiting_is_more=story.waiting_is_more,
+        gates=[
+            wire.WhyGateBacklog(gate=each.gate, shape_count=each.shape_count, slice_count=each.slice_count)
+            for each in found.gates
+        ],
+        lack=_to_lack(found.lack) if found.lack else None,
+        last_seen_at=node.last_seen_at,
+    )
+
+
+def _to_lack(lack: Lack) -> wire.WhyLack:
+    return wire.WhyLack(
+        requirements=_to_requirements(lack.requirements),
+        slice_count=lack.slice_count,
+        slot=lack.slot_name,
+        missing=_to_margins(lack.missing),
+    )
+
+
+def _to_requirements(need: Requirements) -> wire_jobs.Requirements:
+    return wire_jobs.Requirements(**{field.name: getattr(need, field.name) for field in fields(Requirements)})

@@ -1,0 +1,332 @@
+"""What is suggested to a waiting job is true: it would run on the stated number of slots, and nothing less would do.
+
+Truth is counted from the slots themselves, one by one, with placement's own checks. Each property has a negative
+control: an explanation made wrong on purpose, which the same property must catch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations, product
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.jobs.spec import Requirements, list_faults
+from computepool.core.placement import explain as explaining
+from computepool.core.placement.checks import find_refusal
+from computepool.core.placement.explain import (
+    Explanation,
+    Gate,
+    SlotClass,
+    Standing,
+    Suggestion,
+    choose_steps,
+    cut_to_steps,
+    explain_waiting,
+)
+from computepool.core.placement.shape import Shape, to_shape
+from computepool.core.placement.slot import Slot
+from tests.support.builders import GB, NOW, make_slot, make_spec
+
+BOUNDED = settings(max_examples=300, deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
+CONTROLLED = settings(BOUNDED, phases=[Phase.generate])
+
+Explain = Callable[[Requirements, list[SlotClass]], Explanation]
+
+# Odd amounts beside even ones: what lies between two steps is where a suggestion could be rounded out of reach.
+RAM = [2 * GB, 8 * GB, 8_300_000_000, 33_700_000_001]
+VRAM = [8 * GB, 12_884_901_888, 25_769_803_776]
+COMMON = {
+    "cores": st.sampled_from([1, 4, 6]),
+    "ram_bytes": st.sampled_from(RAM),
+    "disk_bytes": st.sampled_from([10 * GB, 50_400_000_000]),
+    "region": st.sampled_from([None, "IN", "DE"]),
+    "isolation": st.sampled_from(list(IsolationLevel)),
+}
+SLOTS = st.builds(make_slot, **COMMON) | st.builds(
+    make_slot, **COMMON, vram_bytes=st.sampled_from(VRAM), tier=st.sampled_from(["rtx-3060", "rtx-3090"])
+)
+NEEDS = st.builds(
+    Requirements,
+    gpu=st.booleans(),
+    vram_bytes=st.sampled_from([0, 0, 8 * GB, 12_884_901_888, 24 * GB]),
+    cores=st.sampled_from([1, 4, 5, 8]),
+    ram_bytes=st.sampled_from([0, 512_000_000, 8_300_000_000, 64 * GB]),
+    disk_bytes=st.sampled_from([GB, 50_400_000_000, 900 * GB]),
+    tiers=st.sampled_from([(), (), ("rtx-3090",), ("rtx-4090",), ("cpu", "rtx-4090")]),
+    regions=st.sampled_from([(), (), ("IN",), ("US", "FR")]),
+    isolation=st.sampled_from([IsolationLevel.SANDBOXED, IsolationLevel.CONTAINER, IsolationLevel.GVISOR]),
+)
+
+
+@dataclass(frozen=True)
+class Member:
+    slot: Slot
+    standing: Standing
+    busy: bool
+
+
+FLEETS = st.lists(
+    st.builds(
+        Member,
+        slot=SLOTS,
+        standing=st.sampled_from([Standing.READY, Standing.READY, Standing.READY, Standing.OFFLINE, Standing.PAUSED]),
+        busy=st.booleans(),
+    ),
+    max_size=10,
+)
+
+
+def to_classes(fleet: list[Member], need: Requirements, levels: int | None = None) -> list[SlotClass]:
+    """As the store hands them over: no more than the request asks for, and what is short of it cut to steps."""
+    shape = to_shape(need)
+    steps = choose_steps(shape, levels)
+    counts: dict[tuple[Slot, Standing], list[bool]] = {}
+    for member in fleet:
+        amounts = {
+            name: asked if have >= asked else have // step * step
+            for name, step in asdict(steps).items()
+            for asked, have in [(getattr(shape, name), getattr(member.slot, name))]
+        }
+        amounts["cores"] = max(1, amounts["cores"])
+        clamped = replace(member.slot, isolation=min(member.slot.isolation, shape.isolation), **amounts)
+        counts.setdefault((clamped, member.standing), []).append(member.busy)
+    return [SlotClass(slot, standing, len(busy), sum(busy)) for (slot, standing), busy in counts.items()]
+
+
+def list_passing(fleet: list[Member], need: Requirements) -> list[Member]:
+    shape = to_shape(need)
+    return [m for m in fleet if m.standing is Standing.READY and find_refusal(shape, m.slot) is None]
+
+
+def the_counts_are_those_of_the_slots(need: Requirements, fleet: list[Member], explain: Explain) -> None:
+    found, passing = explain(need, to_classes(fleet, need)), list_passing(fleet, need)
+    ready = [m for m in fleet if m.standing is Standing.READY]
+    assert found.slot_count == len(ready), "every slot is counted"
+    assert found.pass_count == len(passing), "those that pass are counted"
+    assert found.free_count == sum(not m.busy for m in passing), "those that are free are counted"
+    shape = to_shape(need)
+    failed = {g: sum(check(shape, m.slot) is not None for m in ready) for g, check in explaining.CHECK_OF.items()}
+    assert {g.gate: g.failed_count for g in found.gates} == {g: n for g, n in failed.items() if n}, (
+        "gates are counted"
+    )
+
+
+def every_suggestion_would_run_where_it_says(need: Requirements, fleet: list[Member], explain: Explain) -> None:
+    found = explain(need, to_classes(fleet, need))
+    for suggestion in found.suggestions:
+        passing = list_passing(fleet, suggestion.requirements)
+        assert suggestion.slot_count == len(passing) > 0, "it would run on as many slots as stated"
+        assert suggestion.free_count == sum(not m.busy for m in passing), "as many of them are free as stated"
+        assert not found.pass_count or suggestion.free_count, "if others fit already, it reaches a free one"
+        faults = list_faults(make_spec(requirements=suggestion.requirements), now=NOW)
+        assert faults == [], "it can be submitted"
+
+
+def something_is_suggested_whenever_a_slot_is_there(
+    need: Requirements, fleet: list[Member], explain: Explain
+) -> None:
+    found = explain(need, to_classes(fleet, need))
+    ready = [m for m in fleet if m.standing is Standing.READY]
+    if ready and not found.pass_count:
+        assert found.suggestions, "there is always a change that would do"
+
+
+def nothing_less_would_do(need: Requirements, fleet: list[Member], explain: Explain) -> None:
+    """No request between the wish and the suggestion, in steps of what slots have, would run as well."""
+    found = explain(need, to_classes(fleet, need))
+    for suggestion in found.suggestions:
+        for less in list_lesser(need, suggestion, fleet):
+            reached = [m for m in list_passing(fleet, less) if not found.pass_count or not m.busy]
+            assert reached == [], f"nothing less would do, but {less} would"
+
+
+def fewer_changes_would_not_do(need: Requirements, fleet: list[Member], explain: Explain) -> None:
+    """No smaller set of requirements would, given up altogether."""
+    found = explain(need, to_classes(fleet, need))
+    for suggestion in found.suggestions[:1]:
+        for count in range(len(suggestion.changes)):
+            for dropped in combinations(Gate, count):
+                less = need
+                for gate in dropped:
+                    less = drop(less, gate)
+                reached = [m for m in list_passing(fleet, less) if not found.pass_count or not m.busy]
+                assert reached == [], f"fewer changes would not do, but {dropped} would"
+
+
+def drop(need: Requirements, gate: Gate) -> Requirements:
+    """The request with one wish given up altogether. Without a GPU there is no VRAM to ask for."""
+    nothing = {
+        Gate.GPU: {"gpu": False, "vram_bytes": 0},
+        Gate.VRAM: {"gpu": need.gpu or need.vram_bytes > 0, "vram_bytes": 0},
+        Gate.CORES: {"cores": 1},
+        Gate.RAM: {"ram_bytes": 0},
+        Gate.DISK: {"disk_bytes": 0},
+        Gate.ISOLATION: {"isolation": IsolationLevel.SANDBOXED},
+        Gate.TIER: {"tiers": (*need.tiers, "cpu", "rtx-3060", "rtx-3090") if need.tiers else ()},
+        Gate.REGION: {"regions": ()},
+    }
+    return replace(need, **nothing[gate])
+
+
+def list_lesser(need: Requirements, suggestion: Suggestion, fleet: list[Member]) -> Iterator[Requirements]:
+    """Every request that gives up less in at least one point and more in none."""
+    options = {
+        change.gate: list_steps(need, suggestion.requirements, change.gate, fleet) for change in suggestion.changes
+    }
+    for values in product(*options.values()):
+        less = need
+        for fields in values:
+            less = replace(less, **fields)
+        if less != suggestion.requirements:
+            yield less
+
+
+def list_steps(need: Requirements, relaxed: Requirements, gate: Gate, fleet: list[Member]) -> list[dict[str, object]]:
+    """From the wish down to what is suggested for this gate, both included."""
+    if gate is Gate.GPU:
+        return [{"gpu": need.gpu, "vram_bytes": need.vram_bytes}, {"gpu": False, "vram_bytes": 0}]
+    if gate is Gate.TIER:
+        return [{"tiers": need.tiers}, {"tiers": relaxed.tiers}]
+    if gate is Gate.REGION:
+        return [{"regions": need.regions}, {"regions": relaxed.regions}]
+    if gate is Gate.ISOLATION:
+        levels = [level for level in IsolationLevel if relaxed.isolation <= level <= need.isolation]
+        return [{"isolation": level} for level in levels]
+    name = "cores" if gate is Gate.CORES else f"{gate.value}_bytes"
+    low, high = getattr(relaxed, name), getattr(need, name)
+    present = {getattr(slot, name) for m in fleet for slot in (m.slot, cut_to_steps(m.slot))}
+    # One more than suggested, too: the finest step that there is.
+    values = sorted({low, low + 1, high} | {value for value in present if low < value < high})
+    gpu = {"gpu": True} if gate is Gate.VRAM else {}
+    return [{name: value, **gpu} for value in values if value <= high]
+
+
+def suggest_one_step_less(need: Requirements, classes: list[SlotClass]) -> Explanation:
+    """Gives up one step less than it takes."""
+    found = explain_waiting(need, classes)
+    return replace(found, suggestions=tuple(_tighten(each) for each in found.suggestions))
+
+
+def _tighten(suggestion: Suggestion) -> Suggestion:
+    need, gate = suggestion.requirements, suggestion.changes[0].gate
+    steps = {
+        Gate.CORES: ("cores", 1),
+        Gate.RAM: ("ram_bytes", 1),
+        Gate.DISK: ("disk_bytes", 1),
+        Gate.VRAM: ("vram_bytes", 1),
+    }
+    if gate not in steps:
+        return suggestion
+    name, step = steps[gate]
+    return replace(suggestion, requirements=replace(need, **{name: getattr(need, name) + step}))
+
+
+def suggest_one_step_more(need: Requirements, classes: list[SlotClass]) -> Explanation:
+    """Has the submitter give up more than it takes."""
+    found = explain_waiting(need, classes)
+    return replace(found, suggestions=tuple(_loosen(each, classes) for each in found.suggestions))
+
+
+def _loosen(suggestion: Suggestion, classes: list[SlotClass]) -> Suggestion:
+    need = suggestion.requirements
+    if suggestion.changes[0].gate is not Gate.RAM or not need.ram_bytes:
+        return suggestion
+    less = replace(need, ram_bytes=need.ram_bytes - 500_000_000)
+    shape = to_shape(less)
+    opened = [c for c in classes if c.standing is Standing.READY and find_refusal(shape, c.slot) is None]
+    return replace(
+        suggestion,
+        requirements=less,
+        slot_count=sum(c.slot_count for c in opened),
+        free_count=sum(c.free_count for c in opened),
+    )
+
+
+def count_the_offline_too(need: Requirements, classes: list[SlotClass]) -> Explanation:
+    return explain_waiting(need, [replace(c, standing=Standing.READY) for c in classes])
+
+
+def suggest_nothing(need: Requirements, classes: list[SlotClass]) -> Explanation:
+    return replace(explain_waiting(need, classes), suggestions=())
+
+
+def give_up_two_where_one_would_do(need: Requirements, classes: list[SlotClass]) -> Explanation:
+    """Looks at the poorest slots first."""
+    ready = [c for c in classes if c.standing is Standing.READY]
+    poorest = max(ready, key=lambda c: len(explaining.list_failed(to_shape(need), c.slot)), default=None)
+    found = explain_waiting(need, classes)
+    if poorest is None or not found.suggestions:
+        return found
+    worse = explain_waiting(need, [poorest]).suggestions
+    return replace(found, suggestions=worse or found.suggestions)
+
+
+PROPERTIES = [
+    the_counts_are_those_of_the_slots,
+    every_suggestion_would_run_where_it_says,
+    something_is_suggested_whenever_a_slot_is_there,
+    nothing_less_would_do,
+    fewer_changes_would_not_do,
+]
+
+
+@pytest.mark.parametrize("check", PROPERTIES, ids=lambda check: check.__name__)
+def test_an_explanation_is_true(check):
+    @BOUNDED
+    @given(need=NEEDS, fleet=FLEETS)
+    def run(need: Requirements, fleet: list[Member]) -> None:
+        check(need, fleet, explain_waiting)
+
+    run()
+
+
+@pytest.mark.parametrize(
+    ("check", "broken"),
+    [
+        (the_counts_are_those_of_the_slots, count_the_offline_too),
+        (every_suggestion_would_run_where_it_says, suggest_one_step_less),
+        (every_suggestion_would_run_where_it_says, count_the_offline_too),
+        (something_is_suggested_whenever_a_slot_is_there, suggest_nothing),
+        (nothing_less_would_do, suggest_one_step_more),
+        (fewer_changes_would_not_do, give_up_two_where_one_would_do),
+    ],
+    ids=lambda part: part.__name__,
+)
+def test_control_a_wrong_explanation_is_caught(check, broken):
+    @CONTROLLED
+    @given(need=NEEDS, fleet=FLEETS)
+    def run(need: Requirements, fleet: list[Member]) -> None:
+        check(need, fleet, broken)
+
+    with pytest.raises(AssertionError):
+        run()
+
+
+@pytest.mark.parametrize("levels", [16, 3, 1])
+@pytest.mark.parametrize("check", PROPERTIES[:3], ids=lambda check: check.__name__)
+def test_an_explanation_from_coarser_steps_is_as_true_though_not_the_least(check, levels):
+    @BOUNDED
+    @given(need=NEEDS, fleet=FLEETS)
+    def run(need: Requirements, fleet: list[Member]) -> None:
+        check(need, fleet, lambda need, _: explain_waiting(need, to_classes(fleet, need, levels)))
+
+    run()
+
+
+@BOUNDED
+@given(need=NEEDS, slot=SLOTS)
+def test_cutting_a_slot_to_steps_changes_no_verdict(need: Requirements, slot: Slot) -> None:
+    shape: Shape = to_shape(need)
+    assert (find_refusal(shape, slot) is None) == (find_refusal(shape, cut_to_steps(slot)) is None)
+
+
+@BOUNDED
+@given(need=NEEDS, fleet=FLEETS, data=st.data())
+def test_the_order_of_the_fleet_changes_nothing(need: Requirements, fleet: list[Member], data: st.DataObject) -> None:
+    classes = to_classes(fleet, need)
+    assert explain_waiting(need, data.draw(st.permutations(classes))) == explain_waiting(need, classes)

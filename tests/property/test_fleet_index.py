@@ -1,0 +1,403 @@
+"""The fleet index against looking at every slot: the same winner for any question, after any history.
+
+Each property has a negative control: an index broken on purpose, which the same property must catch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from computepool.core.ids import NodeId, SlotName
+from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.placement import fleet as fleet_module
+from computepool.core.placement.checks import find_refusal
+from computepool.core.placement.fleet import FleetIndex
+from computepool.core.placement.scorers import Candidate, break_tie, score
+from computepool.core.placement.shape import Shape
+from computepool.core.placement.slot import SlotKind
+from computepool.core.placement.weights import Preference, Weights
+from tests.support.builders import GB, make_shape, make_slot, node_number
+
+BOUNDED = settings(max_examples=200, deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
+CONTROLLED = settings(BOUNDED, phases=[Phase.generate])
+
+SETS = {
+    "default": Weights(price=1.0, speed=1.0, reliability=1.0),
+    "classic": Weights(vram_fit=10.0, cores_fit=5.0),
+}
+CREDIT = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def _eager_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves are cut, halved and rid of busy slots within a few questions, as they would be in a large fleet."""
+    monkeypatch.setattr(fleet_module, "CUT_SIZE_MIN", 2)
+    monkeypatch.setattr(fleet_module, "LEAF_SIZE_MAX", 6)
+    monkeypatch.setattr(fleet_module, "BUSY_MAX", 1)
+    monkeypatch.setattr(fleet_module, "PLANS_MAX", 3)
+    monkeypatch.setattr(fleet_module, "MASKS_MAX", 40)
+
+
+@dataclass(frozen=True)
+class Question:
+    shape: Shape
+    preference: Preference
+    weights: str
+    ceiling: int | None
+    avoid: NodeId | None
+
+    def ask(self, index: FleetIndex) -> Candidate | None:
+        return index.best(self.shape, self.preference, weights=self.weights, ceiling=self.ceiling, avoid=self.avoid)
+
+    def admits(self, candidate: Candidate) -> bool:
+        return (
+            find_refusal(self.shape, candidate.slot) is None
+            and (self.ceiling is None or candidate.price_microcredits_per_hour <= self.ceiling)
+            and candidate.slot.node_id != self.avoid
+        )
+
+    def rank(self, candidate: Candidate) -> tuple[float, tuple[object, ...]]:
+        points = score(candidate, self.shape, SETS[self.weights], self.preference)
+        return -points, break_tie(candidate, gpu=self.shape.gpu)
+
+    def rank_all(self, candidates: dict[Key, Candidate]) -> list[Candidate]:
+        """Every gate of every slot, every score: slow and plainly right."""
+        return sorted(filter(self.admits, candidates.values()), key=self.rank)
+
+
+Key = tuple[NodeId, SlotName]
+
+
+def make_candidate(slot: Any, speed: float, price: int, reliability: float) -> Candidate:
+    return Candidate(slot, speed, price, reliability)
+
+
+def key_of(candidate: Candidate) -> Key:
+    return candidate.slot.node_id, candidate.slot.name
+
+
+NODES = st.integers(0, 5).map(node_number)
+SLOTS = st.builds(
+    make_slot,
+    node_id=NODES,
+    name=st.sampled_from([SlotName("a:0"), SlotName("a:1"), SlotName("a:2")]),
+    vram_bytes=st.sampled_from([0, 0, 8 * GB, 24 * GB]),
+    cores=st.sampled_from([1, 4]),
+    ram_bytes=st.sampled_from([2 * GB, 8 * GB, 8 * GB + 1]),
+    disk_bytes=st.sampled_from([5 * GB, 50 * GB]),
+    region=st.sampled_from([None, "IN", "DE"]),
+    isolation=st.sampled_from(list(IsolationLevel)),
+).flatmap(
+    lambda slot: (
+        st.just(slot)
+        if slot.kind is SlotKind.CPU
+        else st.sampled_from([slot, replace(slot, tier="rtx-4090"), replace(slot, tier="unknown")])
+    )
+)
+# Few values, so that ties are common.
+CANDIDATES = st.builds(
+    make_candidate,
+    slot=SLOTS,
+    speed=st.sampled_from([1.0, 2.0, 30.0]),
+    price=st.sampled_from([0, CREDIT, 2 * CREDIT, 30 * CREDIT]),
+    reliability=st.sampled_from([0.05, 0.5, 0.9]),
+)
+SHAPES = st.builds(
+    make_shape,
+    gpu=st.booleans(),
+    vram_bytes=st.sampled_from([0, 0, 8 * GB, 10 * GB]),
+    cores=st.sampled_from([1, 1, 4]),
+    ram_bytes=st.sampled_from([0, GB, 8 * GB, 8 * GB + 1]),
+    disk_bytes=st.sampled_from([GB, GB, 20 * GB]),
+    tiers=st.sampled_from([(), (), ("rtx-4090",), ("cpu", "rtx-3090")]),
+    regions=st.sampled_from([(), (), ("IN",), ("DE", "IN")]),
+    isolation=st.sampled_from([IsolationLevel.SANDBOXED, *IsolationLevel]),
+)
+QUESTIONS = st.builds(
+    Question,
+    shape=SHAPES,
+    preference=st.sampled_from(list(Preference)),
+    weights=st.sampled_from(sorted(SETS)),
+    ceiling=st.sampled_from([None, None, 0, CREDIT, 2 * CREDIT]),
+    avoid=st.none() | NODES,
+)
+STEPS = st.one_of(
+    st.tuples(st.just("add"), CANDIDATES),
+    st.tuples(st.just("add"), CANDIDATES),
+    st.tuples(st.sampled_from(["update", "remove", "take"]), CANDIDATES),
+    st.tuples(st.just("give"), st.integers(0, 20)),
+    st.tuples(st.just("ask"), QUESTIONS),
+    st.tuples(st.just("take best"), QUESTIONS),
+)
+FLEETS = st.lists(CANDIDATES, max_size=18, unique_by=key_of)
+History = list[tuple[str, Any]]
+MakeIndex = Callable[[], FleetIndex]
+
+
+def make_index() -> FleetIndex:
+    return FleetIndex(SETS)
+
+
+class Ledger:
+    """What a fleet index should know, kept in two dicts."""
+
+    def __init__(self, make: MakeIndex) -> None:
+        self.index = make()
+        self.known: dict[Key, Candidate] = {}
+        self.busy: set[Key] = set()
+
+    @property
+    def free(self) -> dict[Key, Candidate]:
+        return {key: candidate for key, candidate in self.known.items() if key not in self.busy}
+
+    def do(self, step: str, what: Any) -> None:
+        if isinstance(what, Question):
+            found = what.ask(self.index)
+            assert found == next(iter(what.rank_all(self.free)), None), "the best is found"
+            if step == "take best" and found is not None:
+                self.do("take", found)
+            return
+        if step == "give":
+            if self.busy:
+                key = sorted(self.busy)[what % len(self.busy)]
+                self.busy.discard(key)
+                self.index.give(*key)
+            return
+        key = key_of(what)
+        if step == "add":
+            self.known[key] = what
+            self.busy.discard(key)
+            self.index.add(what)
+        elif step == "update" and key in self.known:
+            self.known[key] = what
+            self.index.update(what)
+        elif step == "remove" and key in self.known:
+            del self.known[key]
+            self.busy.discard(key)
+            self.index.remove(*key)
+        elif step == "take" and key in self.free:
+            self.busy.add(key)
+            assert self.index.take(*key) == self.known[key], "what was put in comes out"
+
+
+# Properties
+
+
+def every_question_finds_the_best_at_any_time(history: History, questions: list[Question], make: MakeIndex) -> None:
+    ledger = Ledger(make)
+    for step, what in history:
+        ledger.do(step, what)
+    for question in questions:
+        ledger.do("ask", question)
+
+
+def a_history_leaves_no_trace(history: History, questions: list[Question], make: MakeIndex) -> None:
+    ledger = Ledger(make)
+    for step, what in history:
+        ledger.do(step, what)
+    fresh = make()
+    for candidate in ledger.free.values():
+        fresh.add(candidate)
+    assert len(ledger.index) == len(fresh) == len(ledger.free), "the free ones are counted"
+    assert {key_of(candidate) for candidate in ledger.index} == ledger.free.keys(), "the free ones are listed"
+    for question in questions:
+        assert question.ask(ledger.index) == question.ask(fresh), "the best is found, whatever went before"
+
+
+def a_slot_that_is_gone_is_never_returned(history: History, questions: list[Question], make: MakeIndex) -> None:
+    ledger = Ledger(make)
+    for step, what in history:
+        ledger.do(step, what)
+    for question in questions:
+        found = question.ask(ledger.index)
+        while found is not None:
+            assert ledger.free.get(key_of(found)) == found, "the best is found among those that are there"
+            ledger.do("remove", found)
+            found = question.ask(ledger.index)
+
+
+PROPERTIES = [
+    every_question_finds_the_best_at_any_time,
+    a_history_leaves_no_trace,
+    a_slot_that_is_gone_is_never_returned,
+]
+
+
+@pytest.mark.parametrize("holds", PROPERTIES, ids=lambda function: function.__name__)
+def test_the_index_keeps_its_word(holds):
+    @BOUNDED
+    @given(st.lists(STEPS, max_size=40), st.lists(QUESTIONS, min_size=1, max_size=4))
+    def try_(history: History, questions: list[Question]) -> None:
+        holds(history, questions, make_index)
+
+    try_()
+
+
+@given(FLEETS, st.lists(QUESTIONS, min_size=1, max_size=3), st.randoms(use_true_random=False))
+@settings(BOUNDED)
+def test_the_order_of_adding_is_irrelevant(candidates, questions, rng):
+    turned = list(candidates)
+    rng.shuffle(turned)
+    one, other = make_index(), make_index()
+    for candidate in candidates:
+        one.add(candidate)
+    for candidate in turned:
+        other.add(candidate)
+    assert [question.ask(one) for question in questions] == [question.ask(other) for question in questions]
+
+
+@given(FLEETS, QUESTIONS, st.lists(CANDIDATES, max_size=6))
+@settings(BOUNDED)
+def test_a_slot_that_does_not_fit_changes_nothing(candidates, question, others):
+    index = make_index()
+    for candidate in candidates:
+        index.add(candidate)
+    before = question.ask(index)
+    for number, other in enumerate(others):
+        elsewhere = replace(other, slot=replace(other.slot, node_id=node_number(50 + number)))
+        if not question.admits(elsewhere):
+            index.add(elsewhere)
+    assert question.ask(index) == before
+
+
+@given(FLEETS, st.lists(QUESTIONS, min_size=1, max_size=3), st.integers(0, 5))
+@settings(BOUNDED)
+def test_runners_up_stand_in_order_and_are_counted(candidates, questions, k):
+    index = make_index()
+    for candidate in candidates:
+        index.add(candidate)
+    for question in questions:
+        question.ask(index)
+        ranking = question.rank_all({key_of(candidate): candidate for candidate in candidates})
+        wish = {"ceiling": question.ceiling}
+        listed = index.ranked(
+            question.shape, question.preference, k, weights=question.weights, avoid=question.avoid, **wish
+        )
+        assert listed == ranking[:k]
+        whole = replace(question, avoid=None)
+        count = len(whole.rank_all({key_of(candidate): candidate for candidate in candidates}))
+        assert index.count_feasible(question.shape, **wish) == count
+        assert index.count_feasible(question.shape, **wish, limit=k) == min(k, count)
+
+
+def test_many_slots_that_fail_one_gate_are_cut_off_and_the_answer_stays_right():
+    index = make_index()
+    for number in range(300):
+        poor = make_slot(node_id=node_number(number), ram_bytes=8 * GB - 1)
+        index.add(Candidate(poor, 100.0, CREDIT, 0.9))
+    worse = Candidate(make_slot(node_id=node_number(999)), 1.0, CREDIT, 0.9)
+    index.add(worse)
+    leaf_count = index.leaf_count
+    for _ in range(300):
+        assert index.best(make_shape(ram_bytes=8 * GB), Preference.VALUE) == worse
+    assert index.leaf_count > leaf_count
+
+
+@pytest.mark.parametrize("change", ["take", "give", "remove", "update"])
+def test_a_change_of_a_slot_that_is_not_there_is_refused(change):
+    index, candidate = make_index(), Candidate(make_slot(), 1.0, 1, 1.0)
+    with pytest.raises(KeyError):
+        index.update(candidate) if change == "update" else getattr(index, change)(*key_of(candidate))
+
+
+def test_a_slot_is_neither_taken_nor_given_twice():
+    index, candidate = make_index(), Candidate(make_slot(), 1.0, 1, 1.0)
+    index.add(candidate)
+    with pytest.raises(ValueError, match="free already"):
+        index.give(*key_of(candidate))
+    index.take(*key_of(candidate))
+    with pytest.raises(ValueError, match="taken already"):
+        index.take(*key_of(candidate))
+    assert key_of(candidate) in index
+
+
+def test_a_busy_slot_that_changes_stays_busy():
+    index, candidate = make_index(), Candidate(make_slot(), 1.0, 1, 1.0)
+    index.add(candidate)
+    index.take(*key_of(candidate))
+    index.update(replace(candidate, reliability=0.5))
+    assert len(index) == 0
+    assert index.best(make_shape(), Preference.VALUE) is None
+    index.give(*key_of(candidate))
+    assert index.best(make_shape(), Preference.VALUE) == replace(candidate, reliability=0.5)
+
+
+# Negative controls
+
+
+class IndexThatForgetsIsolation(FleetIndex):
+    def best(self, shape: Shape, *args: Any, **options: Any) -> Candidate | None:
+        return super().best(replace(shape, isolation=IsolationLevel.SANDBOXED), *args, **options)
+
+
+class IndexThatForgetsTheCeiling(FleetIndex):
+    def best(self, *args: Any, **options: Any) -> Candidate | None:
+        return super().best(*args, **{**options, "ceiling": None})
+
+
+class IndexThatForgetsToAvoid(FleetIndex):
+    def best(self, *args: Any, **options: Any) -> Candidate | None:
+        return super().best(*args, **{**options, "avoid": None})
+
+
+class IndexThatDoesNotSortAgain(FleetIndex):
+    """An update changes the slot, but not its place."""
+
+    def update(self, candidate: Candidate) -> None:
+        self._entries[key_of(candidate)].candidate = candidate
+
+
+class IndexThatKeepsItsLeavesInPlace(FleetIndex):
+    """A better slot than all others of its leaf does not lift the leaf."""
+
+    def _offer(self, entry: Any) -> None:
+        places = list(entry.leaf.bounds)
+        super()._offer(entry)
+        for ordering, key in zip(self._orderings, places, strict=True):
+            if key is not None:
+                ordering.move(entry.leaf, key)
+
+
+class IndexThatReturnsTheTaken(FleetIndex):
+    def take(self, node_id: NodeId, slot_name: SlotName) -> Candidate:
+        candidate = super().take(node_id, slot_name)
+        super().give(node_id, slot_name)
+        return candidate
+
+
+class IndexThatLosesOldLeaves(FleetIndex):
+    """What is remembered of a shape is not brought up to date after a cut."""
+
+    def _cut(self, leaf: Any, gate: int, value: Any) -> None:
+        super()._cut(leaf, gate, value)
+        for mask in self._masks.values():
+            mask.known = len(self._leaves)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        IndexThatForgetsIsolation,
+        IndexThatForgetsTheCeiling,
+        IndexThatForgetsToAvoid,
+        IndexThatDoesNotSortAgain,
+        IndexThatKeepsItsLeavesInPlace,
+        IndexThatReturnsTheTaken,
+        IndexThatLosesOldLeaves,
+    ],
+    ids=lambda cls: cls.__name__,
+)
+def test_a_broken_index_is_noticed(broken):
+    @CONTROLLED
+    @given(st.lists(STEPS, min_size=10, max_size=60), st.lists(QUESTIONS, min_size=1, max_size=4))
+    def try_(history: History, questions: list[Question]) -> None:
+        every_question_finds_the_best_at_any_time(history, questions, lambda: broken(SETS))
+
+    with pytest.raises(AssertionError, match=r"the best is found|comes out"):
+        try_()

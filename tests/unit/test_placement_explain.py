@@ -1,0 +1,357 @@
+"""Why a slice waits, how a slot fits it, how an attempt ended, and why a node is idle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from computepool.core.jobs.cause import PLAIN_WORDS, Cause
+from computepool.core.jobs.ending import Ended, Remedy, explain_end, more_ram
+from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.jobs.retry import ATTEMPTS_MAX
+from computepool.core.jobs.spec import WALL_SECONDS_MAX, Requirements
+from computepool.core.jobs.state import AttemptState, SliceState
+from computepool.core.nodes.state import NodeState
+from computepool.core.placement import checks
+from computepool.core.placement.explain import (
+    CHECK_OF,
+    PLACES_MAX,
+    Explanation,
+    Gate,
+    SlotClass,
+    Standing,
+    explain_waiting,
+    list_margins,
+    say_waiting,
+)
+from computepool.core.placement.idleness import Backlog, IdleReason, NodeFacts, explain_idle
+from computepool.core.placement.shape import to_shape
+from computepool.core.words import say_bytes
+from tests.support.builders import GB, make_shape, make_slot
+
+
+def make_class(**overrides: Any) -> SlotClass:
+    """One ready, free slot; what is not of the class is of the slot."""
+    own = ("standing", "slot_count", "busy_count", "node_name", "last_seen_at")
+    values = {"standing": Standing.READY, "slot_count": 1, "busy_count": 0}
+    values.update({name: overrides.pop(name) for name in own if name in overrides})
+    return SlotClass(slot=make_slot(**overrides), **values)
+
+
+def words_of(found: Explanation) -> list[str]:
+    return [" and ".join(change.words for change in each.changes) for each in found.suggestions]
+
+
+def test_every_check_of_placement_has_its_gate_in_the_same_order():
+    assert tuple(CHECK_OF.values()) == checks.CHECKS
+    assert set(CHECK_OF) == set(Gate)
+
+
+def test_every_slot_is_counted_at_each_gate_that_it_fails():
+    classes = [make_class(slot_count=3), make_class(slot_count=4, vram_bytes=8 * GB, region="DE")]
+    found = explain_waiting(Requirements(vram_bytes=16 * GB, regions=("IN",)), classes)
+    assert {each.gate: each.failed_count for each in found.gates} == {Gate.GPU: 3, Gate.VRAM: 7, Gate.REGION: 4}
+    assert (found.slot_count, found.pass_count) == (7, 0)
+
+
+def test_the_smallest_change_is_the_largest_card_that_there_is():
+    classes = [
+        make_class(slot_count=4, vram_bytes=12_884_901_888, tier="rtx-4070", node_name="attic-pc"),
+        make_class(slot_count=9, vram_bytes=8 * GB, tier="gtx-1080"),
+    ]
+    found = explain_waiting(Requirements(vram_bytes=16 * GB), classes)
+    assert words_of(found) == ["ask for 12.5 GB of VRAM instead of 16 GB"]
+    suggestion = found.suggestions[0]
+    assert (suggestion.slot_count, suggestion.free_count) == (4, 4)
+    assert [(place.tier, place.node_name) for place in suggestion.places] == [("rtx-4070", "attic-pc")]
+    assert suggestion.requirements == Requirements(gpu=True, vram_bytes=12_500_000_000)
+
+
+def test_what_a_slot_has_beyond_a_step_is_not_suggested_for_it_would_be_rounded_up_and_refused():
+    [suggestion] = explain_waiting(Requirements(ram_bytes=64 * GB), [make_class(ram_bytes=8_300_000_000)]).suggestions
+    assert suggestion.requirements.ram_bytes == 8 * GB
+    assert checks.find_refusal(to_shape(suggestion.requirements), make_slot(ram_bytes=8_300_000_000)) is None
+
+
+def test_each_requirement_that_blocks_alone_gets_its_own_suggestion_the_smallest_first():
+    classes = [
+        make_class(cores=6),
+        make_class(cores=8, ram_bytes=1 * GB),
+        make_class(cores=8, region="DE"),
+    ]
+    found = explain_waiting(Requirements(cores=8, ram_bytes=4 * GB, regions=("IN",)), classes)
+    assert words_of(found) == [
+        "ask for 6 cores instead of 8 cores",
+        "accept region DE too",
+        "ask for 1 GB of RAM instead of 4 GB",
+    ]
+
+
+def test_two_changes_are_suggested_only_when_one_does_not_suffice():
+    both = make_class(cores=4, ram_bytes=2 * GB)
+    found = explain_waiting(Requirements(cores=8, ram_bytes=4 * GB), [both])
+    assert words_of(found) == ["ask for 4 cores instead of 8 cores and ask for 2 GB of RAM instead of 4 GB"]
+    found = explain_waiting(Requirements(cores=8, ram_bytes=4 * GB), [both, make_class(cores=1)])
+    assert words_of(found) == ["ask for 1 core instead of 8 cores"]
+
+
+def test_doing_without_a_gpu_is_one_change_and_drops_its_memory_too():
+    found = explain_waiting(Requirements(gpu=True, vram_bytes=16 * GB), [make_class()])
+    assert words_of(found) == ["do without a GPU"]
+    assert found.suggestions[0].requirements == Requirements()
+
+
+def test_a_request_for_a_card_by_name_is_widened_by_a_tier_that_is_there():
+    classes = [make_class(vram_bytes=24 * GB, tier="rtx-3090"), make_class(slot_count=2)]
+    found = explain_waiting(Requirements(tiers=("rtx-4090",)), classes)
+    assert words_of(found) == ["accept tier cpu too"]
+    assert found.suggestions[0].slot_count == 2
+    found = explain_waiting(Requirements(gpu=True, tiers=("rtx-4090",)), classes)
+    assert words_of(found) == ["accept tier rtx-3090 too"]
+
+
+def test_a_node_of_no_known_region_is_reached_only_by_accepting_any():
+    found = explain_waiting(Requirements(regions=("IN",)), [make_class(region=None)])
+    assert words_of(found) == ["accept any region"]
+    assert found.suggestions[0].requirements.regions == ()
+
+
+def test_a_full_list_of_tiers_is_not_made_longer_than_a_request_may_be():
+    tiers = tuple(f"tier-{i}" for i in range(32))
+    found = explain_waiting(Requirements(gpu=True, tiers=tiers), [make_class(vram_bytes=8 * GB)])
+    assert words_of(found) == ["accept any tier"]
+
+
+def test_weaker_isolation_is_suggested_no_weaker_than_needed():
+    classes = [make_class(), make_class(isolation=IsolationLevel.CONTAINER)]
+    found = explain_waiting(Requirements(isolation=IsolationLevel.GVISOR), classes)
+    assert words_of(found) == ["accept isolation container instead of gvisor"]
+
+
+def test_amounts_that_look_alike_are_told_in_bytes():
+    found = explain_waiting(Requirements(ram_bytes=4 * GB + 1), [make_class(ram_bytes=4 * GB)])
+    assert words_of(found) == ["ask for 4,000,000,000 bytes of RAM instead of 4,000,000,001 bytes"]
+
+
+def test_nothing_is_suggested_while_a_slot_that_fits_is_free():
+    found = explain_waiting(Requirements(), [make_class(slot_count=2, busy_count=1), make_class(cores=1)])
+    assert (found.pass_count, found.free_count, found.suggestions) == (3, 2, ())
+    assert say_waiting(found, ahead_count=0, ahead_is_more=False) == (
+        "3 of 3 slots fit, 2 free now: it should start within seconds (it is next)."
+    )
+
+
+def test_when_all_that_fit_are_busy_a_change_must_reach_a_free_slot():
+    busy = make_class(vram_bytes=24 * GB, slot_count=3, busy_count=3)
+    near_but_busy = make_class(vram_bytes=16 * GB, busy_count=1)
+    free = make_class(vram_bytes=8 * GB, slot_count=2, busy_count=1)
+    found = explain_waiting(Requirements(vram_bytes=24 * GB), [busy, near_but_busy, free])
+    assert words_of(found) == ["ask for 8 GB of VRAM instead of 24 GB"]
+    assert (found.suggestions[0].slot_count, found.suggestions[0].free_count) == (6, 1)
+    assert say_waiting(found, ahead_count=12, ahead_is_more=False) == (
+        "3 of 6 slots fit, but all are busy; 12 slices with the same needs before it."
+    )
+    assert "more than 10,000 slices" in say_waiting(found, ahead_count=10_000, ahead_is_more=True)
+
+
+def test_an_empty_fleet_is_called_empty():
+    found = explain_waiting(Requirements(), [])
+    assert found.suggestions == ()
+    assert say_waiting(found, ahead_count=0, ahead_is_more=False) == "No node is online and taking work."
+
+
+@pytest.mark.parametrize("standing", [Standing.OFFLINE, Standing.PAUSED])
+def test_a_node_that_is_away_and_would_fit_is_told_and_counts_for_nothing_else(standing: Standing):
+    away = make_class(vram_bytes=24 * GB, slot_count=2, standing=standing, node_name="mine")
+    found = explain_waiting(Requirements(vram_bytes=24 * GB), [away, make_class()])
+    assert (found.slot_count, found.pass_count, found.away_count) == (1, 0, 2)
+    assert [(place.standing, place.node_name) for place in found.places] == [(standing, "mine")]
+    assert words_of(found) == ["do without a GPU"]
+    assert say_waiting(found, ahead_count=0, ahead_is_more=False) == (
+        "None of the 1 slot of the fleet fits. 2 slots on nodes that are offline or paused would fit."
+    )
+
+
+def test_the_order_of_the_fleet_does_not_matter():
+    classes = [make_class(cores=cores, region=region, slot_count=1) for cores in (1, 2, 6) for region in ("IN", "DE")]
+    need = Requirements(cores=8, regions=("US",))
+    assert explain_waiting(need, classes) == explain_waiting(need, list(reversed(classes)))
+
+
+def test_places_are_few_and_ones_own_stands_first():
+    classes = [make_class(region=region, slot_count=5) for region in ("IN", "DE", "US", "FR")]
+    found = explain_waiting(Requirements(), [*classes, make_class(region="BR", node_name="mine")])
+    assert len(found.places) == PLACES_MAX
+    assert found.places[0].node_name == "mine"
+
+
+def test_margins_tell_need_and_slot_for_each_gate_that_is_asked_for():
+    need = Requirements(vram_bytes=16 * GB, cores=2, ram_bytes=4 * GB, tiers=("rtx-3090",))
+    slot = make_slot(vram_bytes=24 * GB, cores=4)
+    rows = {m.gate: (m.needs, m.has, m.spare, m.passes) for m in list_margins(need, slot)}
+    assert rows == {
+        Gate.VRAM: ("16 GB", "24 GB", "8 GB", True),
+        Gate.CORES: ("2 cores", "4 cores", "2", True),
+        Gate.RAM: ("4 GB", "8 GB", "4 GB", True),
+        Gate.DISK: ("1 GB", "50 GB", "49 GB", True),
+        Gate.ISOLATION: ("sandboxed", "sandboxed", None, True),
+        Gate.TIER: ("rtx-3090", "rtx-3090", None, True),
+    }
+    [failed] = [m for m in list_margins(replace(need, cores=8), slot) if not m.passes]
+    assert (failed.gate, failed.spare) == (Gate.CORES, None)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 GB"), (512_000_000, "512 MB"), (12_500_000_000, "12.5 GB"), (100 * GB, "100 GB")]
+)
+def test_sizes_are_said_as_people_write_them(size: int, text: str):
+    assert say_bytes(size) == text
+
+
+def make_ended(**overrides: Any) -> Ended:
+    values: dict[str, Any] = {
+        "cause": Cause.EXIT_CODE,
+        "exit_code": 1,
+        "state": AttemptState.FAILED,
+        "slice_state": SliceState.QUEUED,
+        "slice_cause": None,
+        "failure_count": 1,
+        "attempt_count": 1,
+        "retries": 2,
+        "ram_bytes": 4 * GB,
+        "memory_bytes_peak": None,
+        "wall_seconds": 3_600,
+    }
+    return Ended(**{**values, **overrides})
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+@pytest.mark.parametrize("state", list(SliceState))
+def test_every_end_is_told_in_words_whatever_became_of_the_slice(cause: Cause, state: SliceState):
+    end = explain_end(make_ended(cause=cause, exit_code=None, slice_state=state))
+    assert end.words == PLAIN_WORDS[cause]
+    assert end.next_words
+
+
+def test_a_failure_that_is_tried_again_tells_how_many_retries_are_left():
+    assert explain_end(make_ended()).next_words == (
+        "It is tried again, on another node if one is free: retry 1 of 2, 1 left after it."
+    )
+    assert "retry 2 of 2, none left after it" in explain_end(make_ended(failure_count=2)).next_words
+
+
+def test_a_lost_node_spends_no_retry_and_may_still_deliver():
+    end = explain_end(make_ended(cause=Cause.NODE_VANISHED, state=AttemptState.LOST, failure_count=0))
+    assert "spends no retry" in end.next_words
+    assert "its result counts" in end.next_words
+    assert end.advice == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"failure_count": 3}, "its 2 retries are spent"),
+        ({"failure_count": 2, "retries": 1}, "its one retry is spent"),
+        ({"failure_count": 1, "retries": 0}, "the job allows no retry"),
+        ({"failure_count": 0, "attempt_count": ATTEMPTS_MAX}, f"tried {ATTEMPTS_MAX} times"),
+        ({"slice_cause": Cause.EXPIRED}, "expiry time has passed"),
+        # Stopped by a rule that is not known here: nothing is made up.
+        ({"failure_count": 0}, "failed for good."),
+    ],
+)
+def test_the_reason_why_it_is_over_is_the_true_one(changes: dict[str, Any], words: str):
+    assert words in explain_end(make_ended(slice_state=SliceState.FAILED, **changes)).next_words
+
+
+def test_a_checkpoint_is_no_failure():
+    end = explain_end(make_ended(exit_code=85, failure_count=0))
+    assert "asked to be queued again" in end.words
+    assert "spends no retry" in end.next_words
+    assert end.advice == ()
+
+
+def test_out_of_memory_is_answered_with_a_figure():
+    end = explain_end(make_ended(cause=Cause.OUT_OF_MEMORY, memory_bytes_peak=4 * GB))
+    assert end.advice[0].remedy is Remedy.ASK_FOR_MORE_RAM
+    assert end.advice[0].value == 6 * GB
+    assert end.advice[0].words == "ask for 6 GB of RAM instead of 4 GB"
+
+
+@pytest.mark.parametrize(
+    ("asked", "peak", "more"),
+    [(0, None, 500_000_000), (512_000_000, None, GB), (GB, 3 * GB, 4_500_000_000), (4 * GB, 0, 6 * GB)],
+)
+def test_more_ram_is_always_more_and_in_whole_steps(asked: int, peak: int | None, more: int):
+    assert more_ram(asked, peak) == more
+    assert more > asked
+
+
+def test_a_timeout_is_answered_with_a_longer_limit_while_there_is_one():
+    assert explain_end(make_ended(cause=Cause.TIMED_OUT)).advice[0].value == 7_200
+    longest = explain_end(make_ended(cause=Cause.TIMED_OUT, wall_seconds=WALL_SECONDS_MAX)).advice[0]
+    assert "more slices" in longest.words
+    assert longest.value is None
+
+
+def test_a_program_error_sends_to_the_log():
+    assert [each.remedy for each in explain_end(make_ended()).advice] == [Remedy.READ_LOG]
+
+
+def make_node(**overrides: Any) -> NodeFacts:
+    values: dict[str, Any] = {
+        "state": NodeState.ACTIVE,
+        "online": True,
+        "seen": True,
+        "slots": [(make_slot(), False)],
+    }
+    return NodeFacts(**{**values, **overrides})
+
+
+FITS = Backlog(make_shape(), 3)
+NEEDS_24_GB = Backlog(make_shape(gpu=True, vram_bytes=24 * GB), 100)
+NEEDS_REGION = Backlog(make_shape(regions=("US",)), 7)
+
+
+@pytest.mark.parametrize(
+    ("node", "backlog", "reason"),
+    [
+        ({"state": NodeState.REMOVED, "online": False}, [FITS], IdleReason.REMOVED),
+        ({"online": False, "seen": False}, [FITS], IdleReason.NEVER_SEEN),
+        ({"online": False}, [FITS], IdleReason.OFFLINE),
+        ({"state": NodeState.PAUSED}, [FITS], IdleReason.PAUSED),
+        ({"state": NodeState.DRAINING}, [FITS], IdleReason.DRAINING),
+        ({"slots": [(make_slot(), True)]}, [FITS], IdleReason.ALL_BUSY),
+        ({}, [], IdleReason.NO_WORK),
+        ({}, [NEEDS_24_GB], IdleReason.NOTHING_FITS),
+        ({}, [NEEDS_24_GB, FITS], IdleReason.WORK_FITS),
+    ],
+)
+def test_an_idle_node_is_told_the_first_reason_that_holds(
+    node: dict[str, Any], backlog: list[Backlog], reason: IdleReason
+):
+    found = explain_idle(make_node(**node), backlog)
+    assert found.reason is reason
+    assert found.words.endswith(".") or found.words.endswith("computepool node")
+
+
+def test_waiting_work_is_counted_by_the_gate_that_it_fails_and_the_largest_part_names_what_is_lacking():
+    found = explain_idle(make_node(), [NEEDS_REGION, NEEDS_24_GB, FITS])
+    assert (found.waiting_count, found.fitting_count) == (110, 3)
+    assert {each.gate: (each.shape_count, each.slice_count) for each in found.gates} == {
+        Gate.GPU: (1, 100),
+        Gate.VRAM: (1, 100),
+        Gate.REGION: (1, 7),
+    }
+    assert found.lack is not None
+    assert found.lack.slice_count == 100
+    assert [(m.gate, m.needs, m.has) for m in found.lack.missing] == [(Gate.VRAM, "24 GB", "0 GB")]
+    assert found.lack.requirements.vram_bytes == 24 * GB
+
+
+def test_the_best_free_slot_is_judged_and_a_busy_one_is_not():
+    slots = [(make_slot(), False), (make_slot(vram_bytes=24 * GB), True)]
+    assert explain_idle(make_node(slots=slots), [NEEDS_24_GB]).reason is IdleReason.NOTHING_FITS
+    slots = [(make_slot(), False), (make_slot(vram_bytes=24 * GB), False)]
+    assert explain_idle(make_node(slots=slots), [NEEDS_24_GB]).reason is IdleReason.WORK_FITS
