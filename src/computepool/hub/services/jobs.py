@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,13 +22,13 @@ from computepool.core.errors import (
     LimitExceeded,
     NotFound,
 )
-from computepool.core.ids import AccountId, AttemptId, JobId
+from computepool.core.ids import AccountId, AttemptId, JobId, ShapeId
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.lease import Decision, decide_stop
 from computepool.core.jobs.log_text import whole_characters
 from computepool.core.jobs.spec import SCRIPT_FILE_NAME, InputFile, JobSpec, Requirements, list_faults
 from computepool.core.jobs.state import ATTEMPT_TERMINAL, AttemptState, JobState, SliceEvent, SliceState
-from computepool.core.placement.shape import to_shape
+from computepool.core.placement.shape import Shape, to_shape
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.transitions import lock_open_snapshot
 from computepool.hub.store import accounts as account_store
@@ -39,7 +40,7 @@ from computepool.hub.store import jobs as job_store
 from computepool.hub.store import logs as log_store
 from computepool.hub.store import shapes as shape_store
 from computepool.hub.store import slices as slice_store
-from computepool.hub.store.accounts import Account
+from computepool.hub.store.accounts import Usage
 from computepool.hub.store.attempts import AttemptRow
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.events import EventRow, NewEvent
@@ -149,12 +150,15 @@ class _Batch:
                 )
 
     async def refuse_over_limit(self, conn: Connection) -> None:
-        accounts = {s.account_id for _, s in self._open()}
-        usage = {id: await _load_usage(conn, id) for id in sorted(accounts)}
+        usage = await account_store.list_usage(conn, {s.account_id for _, s in self._open()})
+        taken: Counter[AccountId] = Counter()
         for i, submission in self._open():
-            refusal = usage[submission.account_id].take(submission.spec.slice_count)
+            account_id, count = submission.account_id, submission.spec.slice_count
+            refusal = _find_over_limit(usage[account_id], taken=taken[account_id], slice_count=count)
             if refusal is not None:
                 self._answers[i] = refusal
+            else:
+                taken[account_id] += count
 
     async def refuse_missing_files(self, conn: Connection) -> None:
         wanted = [(s.account_id, bytes.fromhex(file.sha256)) for _, s in self._open() for file in s.spec.files]
@@ -169,7 +173,9 @@ class _Batch:
         if refused_keys:
             # A refused submit leaves no trace: the same key may be used again once its fault is mended.
             await job_store.delete_idempotent(conn, [self._ids[i] for i in refused_keys])
-        new = [(i, await _to_new_job(conn, self._ids[i], s)) for i, s in self._open()]
+        fresh = self._open()
+        shape_ids = await shape_store.get_or_insert_shapes(conn, {to_shape(s.spec.requirements) for _, s in fresh})
+        new = [(i, _to_new_job(self._ids[i], s, shape_ids)) for i, s in fresh]
         if new:
             now = await hub_store.get_now(conn)
             await job_store.insert_jobs(conn, [job for _, job in new], created_at=now)
@@ -188,14 +194,14 @@ def _submitted_event(job: NewJob) -> NewEvent:
     return NewEvent(kind="job_submitted", account_id=job.account_id, job_id=job.id, body={"slices": job.slice_count})
 
 
-async def _to_new_job(conn: Connection, job_id: JobId, submission: Submission) -> NewJob:
+def _to_new_job(job_id: JobId, submission: Submission, shape_ids: Mapping[Shape, ShapeId]) -> NewJob:
     spec = submission.spec
     return NewJob(
         id=job_id,
         account_id=submission.account_id,
         name=spec.name,
         spec=msgspec.to_builtins(submission.request),
-        shape_id=await shape_store.get_or_insert_shape(conn, to_shape(spec.requirements)),
+        shape_id=shape_ids[to_shape(spec.requirements)],
         priority=spec.priority,
         slice_count=spec.slice_count,
         retries=spec.retries,
@@ -319,36 +325,22 @@ async def _stop_job(pool: Pool, job_id: JobId, event: SliceEvent, cause: Cause) 
             return
 
 
-@dataclass(slots=True)
-class _Usage:
-    """What an account has open and stored, counted on while a batch is judged."""
-
-    open_slices: int
-    account: Account
-
-    def take(self, slice_count: int) -> LimitExceeded | None:
-        account = self.account
-        if self.open_slices + slice_count > account.queued_slices_max:
-            return LimitExceeded(
-                f"You have {self.open_slices:,} unfinished slices; with {slice_count:,} more you would pass your "
-                f"limit of {account.queued_slices_max:,}. Wait for some to finish, cancel some, or ask the operator "
-                "for more.",
-                retry_after_seconds=30,
-            )
-        if account.stored_bytes > account.stored_bytes_max:
-            return LimitExceeded(
-                f"Your files take {account.stored_bytes / 1e9:.1f} GB of the {account.stored_bytes_max / 1e9:.1f} GB "
-                "that you may store. Ask the operator for more.",
-                retry_after_seconds=300,
-            )
-        self.open_slices += slice_count
-        return None
-
-
-async def _load_usage(conn: Connection, account_id: AccountId) -> _Usage:
-    account = await account_store.find_account(conn, account_id)
-    assert account is not None
-    return _Usage(await job_store.count_open_slices(conn, account_id), account)
+def _find_over_limit(usage: Usage, *, taken: int, slice_count: int) -> LimitExceeded | None:
+    """`taken` are slices of the same account that are in front of this one in the batch."""
+    open_count = usage.open_slices + taken
+    if open_count + slice_count > usage.queued_slices_max:
+        return LimitExceeded(
+            f"You have {open_count:,} unfinished slices; with {slice_count:,} more you would pass your limit of "
+            f"{usage.queued_slices_max:,}. Wait for some to finish, cancel some, or ask the operator for more.",
+            retry_after_seconds=30,
+        )
+    if usage.stored_bytes > usage.stored_bytes_max:
+        return LimitExceeded(
+            f"Your files take {usage.stored_bytes / 1e9:.1f} GB of the {usage.stored_bytes_max / 1e9:.1f} GB that "
+            "you may store. Ask the operator for more.",
+            retry_after_seconds=300,
+        )
+    return None
 
 
 def _file_faults(submission: Submission, present: Mapping[tuple[AccountId, bytes], int]) -> list[str]:

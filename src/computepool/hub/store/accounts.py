@@ -34,6 +34,17 @@ class Account:
     suspended_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What an account has open and stored, and how much of either it may have."""
+
+    id: AccountId
+    queued_slices_max: int
+    stored_bytes: int
+    stored_bytes_max: int
+    open_slices: int
+
+
 async def insert_account(
     conn: Connection,
     *,
@@ -83,6 +94,10 @@ async def list_accounts(conn: Connection, *, after: UUID, limit: int) -> list[Ac
 
 async def set_password(conn: Connection, *, id: AccountId, password_hash: str) -> None:
     await _q.set_password(conn, id=id, password_hash=password_hash)
+
+
+async def list_usage(conn: Connection, ids: Iterable[AccountId]) -> dict[AccountId, Usage]:
+    return {row["id"]: Usage(**row) async for row in _q.list_usage(conn, ids=sorted(ids))}
 
 
 async def change_account(

@@ -123,10 +123,6 @@ async def list_orders(conn: Connection, ids: Iterable[JobId]) -> dict[JobId, Job
     return {row["id"]: JobOrder(**row) async for row in _q.list_specs(conn, ids=sorted(ids))}
 
 
-async def count_open_slices(conn: Connection, account_id: AccountId) -> int:
-    return int(await _q.count_open_slices(conn, account_id=account_id))
-
-
 async def start_jobs(conn: Connection, ids: Iterable[JobId]) -> list[tuple[JobId, AccountId]]:
     """The jobs that this lease is the first of."""
     return [(row["id"], row["account_id"]) async for row in _q.start_jobs(conn, ids=sorted(ids))]

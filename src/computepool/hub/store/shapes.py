@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from computepool.core.ids import ShapeId
 from computepool.core.jobs.isolation import IsolationLevel
@@ -13,11 +13,21 @@ from computepool.hub.store.queries import load_queries
 _q = load_queries("shapes")
 
 
-async def get_or_insert_shape(conn: Connection, shape: Shape) -> ShapeId:
+async def get_or_insert_shapes(conn: Connection, shapes: Set[Shape]) -> dict[Shape, ShapeId]:
     # Looked up first: an upsert would lock the row, and submits of one shape would queue up behind each other.
-    known = await _q.find_shape(conn, digest=shape.digest)
-    if known is not None:
-        return ShapeId(known)
+    by_digest = {shape.digest: shape for shape in shapes}
+    if not by_digest:
+        return {}
+    rows = _q.list_known(conn, digests=sorted(by_digest))
+    known = {by_digest[row["digest"]]: ShapeId(row["id"]) async for row in rows}
+    # In order of digest, so that two hubs that meet the same new shapes never wait for each other in a circle.
+    for digest in sorted(by_digest):
+        if by_digest[digest] not in known:
+            known[by_digest[digest]] = await _upsert(conn, by_digest[digest])
+    return known
+
+
+async def _upsert(conn: Connection, shape: Shape) -> ShapeId:
     return ShapeId(
         await _q.upsert_shape(
             conn,

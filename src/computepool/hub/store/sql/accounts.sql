@@ -18,6 +18,13 @@ SELECT * FROM accounts WHERE id > :after ORDER BY id LIMIT :limit_count;
 -- name: set_password!
 UPDATE accounts SET password_hash = :password_hash WHERE id = :id;
 
+-- name: list_usage
+-- What counts against the limits of these accounts, through jobs_open_idx.
+SELECT a.id, a.queued_slices_max, a.stored_bytes, a.stored_bytes_max,
+       (SELECT coalesce(sum(j.slice_count - j.succeeded_count - j.failed_count - j.cancelled_count), 0)::bigint
+          FROM jobs j WHERE j.account_id = a.id AND j.finished_at IS NULL) AS open_slices
+  FROM accounts a WHERE a.id = ANY(:ids::uuid[]);
+
 -- name: change_account!
 -- What is null stays as it is.
 UPDATE accounts SET roles = coalesce(:roles::account_role[], roles),

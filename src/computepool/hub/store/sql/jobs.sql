@@ -32,10 +32,6 @@ SELECT j.*,
 -- name: list_specs
 SELECT id, account_id, spec, slice_count, wall_seconds FROM jobs WHERE id = ANY(:ids::uuid[]);
 
--- name: count_open_slices$
-SELECT coalesce(sum(slice_count - succeeded_count - failed_count - cancelled_count), 0)::bigint
-  FROM jobs WHERE account_id = :account_id AND finished_at IS NULL;
-
 -- name: start_jobs
 -- Only the first lease of a job touches its row.
 UPDATE jobs SET state = 'running', started_at = clock_timestamp()

@@ -5,8 +5,8 @@ VALUES (:digest, :gpu, :vram_bytes, :cores, :ram_bytes, :disk_bytes, :tiers::tex
 ON CONFLICT (digest) DO UPDATE SET gpu = shapes.gpu
 RETURNING id;
 
--- name: find_shape$
-SELECT id FROM shapes WHERE digest = :digest;
+-- name: list_known
+SELECT id, digest FROM shapes WHERE digest = ANY(:digests::bytea[]);
 
 -- name: list_shapes
 SELECT * FROM shapes WHERE id = ANY(:ids::integer[]);
