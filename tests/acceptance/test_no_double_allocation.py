@@ -18,11 +18,37 @@ from tests.support.protocol_node import ProtocolNode
 
 PLANTED = ("-m", "tests.support.planted_hub")
 
-OVERLAPS = """
-SELECT count(*) FROM attempts a JOIN attempts b ON a.id < b.id AND {same}
-   AND tstzrange(a.leased_at, coalesce(a.finished_at, 'infinity'))
-    && tstzrange(b.leased_at, coalesce(b.finished_at, 'infinity'))
+# A clock is read before a unique index is asked, so times of leases may cross by a hair although the leases never
+# did. A sequence drawn by an AFTER trigger tells the order exactly: a row that had to wait for another's end
+# in the index draws its number after it.
+WATCH = """
+CREATE SEQUENCE live_order;
+CREATE TABLE live_spans (attempt_id uuid PRIMARY KEY, job_id uuid, slice_index integer, node_id uuid, slot text,
+                         began bigint NOT NULL, ended bigint);
+CREATE FUNCTION note_live() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO live_spans
+        VALUES (NEW.id, NEW.job_id, NEW.slice_index, NEW.node_id, NEW.slot, nextval('live_order'));
+    ELSIF OLD.state IN ('leased', 'running') AND NEW.state NOT IN ('leased', 'running') THEN
+        UPDATE live_spans SET ended = nextval('live_order') WHERE attempt_id = NEW.id;
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER attempts_note_live AFTER INSERT OR UPDATE ON attempts FOR EACH ROW EXECUTE FUNCTION note_live();
 """
+
+OVERLAPS = """
+SELECT count(*) FROM live_spans a JOIN live_spans b ON a.attempt_id < b.attempt_id AND {same}
+   AND int8range(a.began, a.ended) && int8range(b.began, b.ended)
+"""
+
+
+async def watch(dsn: str) -> None:
+    conn = await asyncpg.connect(dsn)
+    try:
+        await conn.execute(WATCH)
+    finally:
+        await conn.close()
 
 
 async def read_history(dsn: str) -> dict[str, int]:
@@ -94,6 +120,7 @@ async def run_storm(
 
 @pytest.mark.timeout(400)
 async def test_same_millisecond_submissions_never_double_allocate(start_hub, dsn):
+    await watch(dsn)
     hubs = [start_hub(lease_seconds=30, beat_seconds=10), start_hub(lease_seconds=30, beat_seconds=10)]
     started = time.monotonic()
     fleet = await run_storm(
@@ -121,8 +148,9 @@ async def drop_index(dsn: str, name: str) -> None:
         await conn.close()
 
 
-async def run_planted(start_hub, bug: str) -> None:
+async def run_planted(start_hub, dsn: str, bug: str) -> None:
     """A smaller storm; with a guard gone it may not even finish, and that is no concern here."""
+    await watch(dsn)
     hubs = [
         start_hub(lease_seconds=30, beat_seconds=10, program=(*PLANTED, bug)),
         start_hub(lease_seconds=30, beat_seconds=10, program=(*PLANTED, bug)),
@@ -137,7 +165,7 @@ async def run_planted(start_hub, bug: str) -> None:
 async def test_control_without_row_locks_and_the_slice_index_a_slice_is_leased_twice(start_hub, dsn):
     await drop_index(dsn, "attempts_live_slice_idx")
     await drop_index_constraint(dsn)
-    await run_planted(start_hub, "no_row_locks")
+    await run_planted(start_hub, dsn, "no_row_locks")
     assert (await read_history(dsn))["double_slices"] > 0
 
 
@@ -152,7 +180,7 @@ async def drop_index_constraint(dsn: str) -> None:
 
 @pytest.mark.timeout(200)
 async def test_without_row_locks_alone_the_indexes_still_hold(start_hub, dsn):
-    await run_planted(start_hub, "no_row_locks")
+    await run_planted(start_hub, dsn, "no_row_locks")
     history = await read_history(dsn)
     assert (history["double_slices"], history["double_slots"]) == (0, 0)
 
@@ -160,5 +188,5 @@ async def test_without_row_locks_alone_the_indexes_still_hold(start_hub, dsn):
 @pytest.mark.timeout(200)
 async def test_control_without_the_slot_index_a_slot_is_given_twice(start_hub, dsn):
     await drop_index(dsn, "attempts_live_slot_idx")
-    await run_planted(start_hub, "none")
+    await run_planted(start_hub, dsn, "none")
     assert (await read_history(dsn))["double_slots"] > 0

@@ -20,42 +20,38 @@ BUGS = {
 
 
 def answer_before_commit() -> None:
-    """Acknowledges a submit before it is written, as a hub would that queues its writes in memory."""
+    """Acknowledges submits before they are written, as a hub would that queues its writes in memory."""
     import asyncio
     import contextvars
     from types import SimpleNamespace
 
     from computepool import clock, entropy
-    from computepool.core.jobs.state import JobState
+    from computepool.hub import main
     from computepool.hub.services import jobs as service
-    from computepool.hub.store.jobs import Job
+    from computepool.hub.store.jobs import NewJob
 
-    really = service.submit_job
+    really = service.submit_jobs
     promised: contextvars.ContextVar = contextvars.ContextVar("promised", default=None)
-    service.entropy = SimpleNamespace(new_id=lambda: promised.get() or entropy.new_id())
+    service.entropy = SimpleNamespace(new_id=lambda: promised.get().pop(0))
     pending = set()
 
-    async def later(*args, **options):
+    async def later(ids, pool, submissions):
+        promised.set(ids)
         await asyncio.sleep(0.3)
-        await really(*args, **options)
+        await really(pool, submissions)
 
-    async def at_once(pool, caller, request, *, idempotency_key):
-        job_id = entropy.new_id()
-        promised.set(job_id)
-        task = asyncio.create_task(later(pool, caller, request, idempotency_key=idempotency_key))
+    async def at_once(pool, submissions):
+        ids = [entropy.new_id() for _ in submissions]
+        task = asyncio.create_task(later(list(ids), pool, submissions))
         pending.add(task)
         task.add_done_callback(pending.discard)
-        nothing = dict.fromkeys(["started_at", "finished_at", "expires_at"])
-        counts = dict.fromkeys(
-            ["succeeded_count", "failed_count", "cancelled_count", "leased_count", "running_count"], 0
-        )
-        return Job(
-            id=job_id, account_id=caller.account_id, name=request.name, spec={}, shape_id=0, priority=0,
-            slice_count=request.slice_count, retries=0, wall_seconds=1, state=JobState.QUEUED,
-            created_at=clock.now(), **nothing, **counts,
-        )  # fmt: skip
+        jobs = [
+            NewJob(id, s.account_id, s.spec.name, {}, 0, 0, s.spec.slice_count, 0, 1, None)
+            for id, s in zip(ids, submissions, strict=True)
+        ]
+        return [service._fresh_job(job, clock.now()) for job in jobs]
 
-    service.submit_job = at_once
+    main.submit_jobs = at_once
 
 
 def no_tenant_check() -> None:
