@@ -100,7 +100,8 @@ async def list_nodes(conn: Connection, *, account_id: AccountId | None, after: U
 
 
 async def list_slots(conn: Connection, node_ids: Iterable[NodeId]) -> list[StoredSlot]:
-    return [_to_slot(row) async for row in _q.list_slots(conn, node_ids=sorted(node_ids))]
+    rows = _q.list_slots(conn, node_ids=sorted(node_ids))
+    return [StoredSlot(to_slot(r, node_id=r["node_id"], name=r["name"]), r["busy"]) async for r in rows]
 
 
 async def set_state(conn: Connection, *, id: NodeId, state: NodeState) -> None:
@@ -133,10 +134,11 @@ def _to_node(row: Any) -> Node | None:
     return Node(**values)
 
 
-def _to_slot(row: Any) -> StoredSlot:
-    slot = Slot(
-        node_id=row["node_id"],
-        name=SlotName(row["name"]),
+def to_slot(row: Any, *, node_id: NodeId, name: str) -> Slot:
+    """From any row that has the columns of `slots`, with its node's region and isolation."""
+    return Slot(
+        node_id=node_id,
+        name=SlotName(name),
         kind=SlotKind(row["kind"]),
         tier=row["tier"],
         vram_bytes=row["vram_bytes"],
@@ -146,4 +148,3 @@ def _to_slot(row: Any) -> StoredSlot:
         region=row["region"],
         isolation=IsolationLevel(row["isolation"]),
     )
-    return StoredSlot(slot, row["busy"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from typing import Any
 
 from computepool.core.ids import ShapeId
 from computepool.core.jobs.isolation import IsolationLevel
@@ -45,20 +46,22 @@ async def _upsert(conn: Connection, shape: Shape) -> ShapeId:
 
 
 async def list_shapes(conn: Connection, ids: Iterable[ShapeId]) -> dict[ShapeId, Shape]:
-    return {
-        ShapeId(row["id"]): Shape(
-            gpu=row["gpu"],
-            vram_bytes=row["vram_bytes"],
-            cores=row["cores"],
-            ram_bytes=row["ram_bytes"],
-            disk_bytes=row["disk_bytes"],
-            tiers=tuple(row["tiers"]),
-            regions=tuple(row["regions"]),
-            isolation=IsolationLevel(row["isolation"]),
-        )
-        async for row in _q.list_shapes(conn, ids=sorted(ids))
-    }
+    return {ShapeId(row["id"]): to_shape(row) async for row in _q.list_shapes(conn, ids=sorted(ids))}
 
 
 async def list_backlogged(conn: Connection) -> list[ShapeId]:
     return [ShapeId(row["shape_id"]) async for row in _q.list_backlogged(conn)]
+
+
+def to_shape(row: Any) -> Shape:
+    """From any row that has the columns of `shapes`."""
+    return Shape(
+        gpu=row["gpu"],
+        vram_bytes=row["vram_bytes"],
+        cores=row["cores"],
+        ram_bytes=row["ram_bytes"],
+        disk_bytes=row["disk_bytes"],
+        tiers=tuple(row["tiers"]),
+        regions=tuple(row["regions"]),
+        isolation=IsolationLevel(row["isolation"]),
+    )

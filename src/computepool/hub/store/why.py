@@ -7,16 +7,17 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from computepool.core.ids import AccountId, AttemptId, JobId, NodeId, ShapeId, SlotName
+from computepool.core.ids import AccountId, AttemptId, JobId, NodeId, ShapeId
 from computepool.core.jobs.cause import Cause
-from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.state import AttemptState, SliceState
 from computepool.core.placement.explain import SlotClass, Standing, Steps
 from computepool.core.placement.idleness import Backlog
 from computepool.core.placement.shape import Shape
-from computepool.core.placement.slot import Slot, SlotKind
+from computepool.core.placement.slot import Slot
 from computepool.hub.store.connect import Connection
+from computepool.hub.store.nodes import to_slot
 from computepool.hub.store.queries import load_queries
+from computepool.hub.store.shapes import to_shape
 
 _q = load_queries("why")
 
@@ -85,7 +86,7 @@ async def list_slot_classes(
     )
     return [
         SlotClass(
-            slot=_to_slot(row, node_id=_NO_NODE, name=""),
+            slot=to_slot(row, node_id=_NO_NODE, name=""),
             standing=Standing(row["standing"]),
             slot_count=row["slot_count"],
             busy_count=row["busy_count"],
@@ -133,22 +134,7 @@ async def list_attempts(
 
 async def list_backlog(conn: Connection, *, shapes_max: int, count_max: int) -> list[Backlog]:
     rows = _q.list_backlog(conn, shapes_max=shapes_max, count_max=count_max)
-    return [
-        Backlog(
-            Shape(
-                gpu=row["gpu"],
-                vram_bytes=row["vram_bytes"],
-                cores=row["cores"],
-                ram_bytes=row["ram_bytes"],
-                disk_bytes=row["disk_bytes"],
-                tiers=tuple(row["tiers"]),
-                regions=tuple(row["regions"]),
-                isolation=IsolationLevel(row["isolation"]),
-            ),
-            row["slice_count"],
-        )
-        async for row in rows
-    ]
+    return [Backlog(to_shape(row), row["slice_count"]) async for row in rows]
 
 
 def _to_attempt(row: Any) -> AttemptFacts:
@@ -159,7 +145,7 @@ def _to_attempt(row: Any) -> AttemptFacts:
         node_name=row["node_name"],
         region=row["region"],
         slot_name=row["slot"],
-        slot=_to_slot(row, node_id=row["node_id"], name=row["slot"]) if row["kind"] else None,
+        slot=to_slot(row, node_id=row["node_id"], name=row["slot"]) if row["kind"] else None,
         state=AttemptState(row["state"]),
         leased_at=row["leased_at"],
         started_at=row["started_at"],
@@ -169,19 +155,4 @@ def _to_attempt(row: Any) -> AttemptFacts:
         cause=Cause(row["cause"]) if row["cause"] else None,
         message=row["message"],
         memory_bytes_peak=row["memory_bytes_peak"],
-    )
-
-
-def _to_slot(row: Any, *, node_id: NodeId, name: str) -> Slot:
-    return Slot(
-        node_id=node_id,
-        name=SlotName(name),
-        kind=SlotKind(row["kind"]),
-        tier=row["tier"],
-        vram_bytes=row["vram_bytes"],
-        cores=row["cores"],
-        ram_bytes=row["ram_bytes"],
-        disk_bytes=row["disk_bytes"],
-        region=row["region"],
-        isolation=IsolationLevel(row["isolation"]),
     )
