@@ -29,12 +29,17 @@ async def create_pool(dsn: str, *, size_max: int) -> Pool:
         timeout=CONNECT_SECONDS,
         command_timeout=COMMAND_SECONDS,
         init=_prepare,
+        reset=_keep,
         server_settings={"application_name": "computepool-hub", "lock_timeout": f"{LOCK_MILLISECONDS}ms"},
     )
 
 
 async def _prepare(connection: Any) -> None:
     await connection.set_type_codec("jsonb", encoder=_to_json, decoder=msgspec.json.decode, schema="pg_catalog")
+
+
+async def _keep(connection: Any) -> None:
+    """Nothing of ours outlives its transaction, so there is nothing to reset: a round trip less for every use."""
 
 
 def _to_json(value: Any) -> str:
