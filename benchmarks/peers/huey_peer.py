@@ -25,7 +25,7 @@ class Huey:
         noop(payload)
 
     async def submit_many(self, payloads: Sequence[str]) -> None:
-        raise NotImplementedError
+        raise TypeError("huey has no bulk call that we measure")
 
     async def count_done(self, submitted: int) -> int:
         return huey.storage.result_store_size()
