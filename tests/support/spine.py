@@ -22,6 +22,7 @@ from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.manifest import manifest_sha256
 from computepool.core.placement.slot import Slot
 from computepool.hub.config import HubSettings
+from computepool.hub.dispatch.group_commit import SingleCommit
 from computepool.hub.services import attempts as attempt_service
 from computepool.hub.services import jobs as job_service
 from computepool.hub.services import nodes as node_service
@@ -92,7 +93,8 @@ class Spine:
     async def submit(self, *, by: AccountCaller | None = None, key: str | None = None, **spec: Any) -> Job:
         caller = by or await self.sign_up()
         request = wire_jobs.JobSpec(**{"command": ("true",), **spec})
-        return await job_service.submit_job(self.pool, caller, request, idempotency_key=key)
+        submission = job_service.check_submission(caller, request, idempotency_key=key)
+        return await SingleCommit(lambda batch: job_service.submit_jobs(self.pool, batch)).put(submission)
 
     async def list_slots(self, *nodes: EnrolledNode) -> list[Slot]:
         async with self.pool.acquire() as conn:

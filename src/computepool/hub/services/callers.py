@@ -98,9 +98,6 @@ class Callers:
         self._remember(digest, caller)
         return caller
 
-    def forget(self, secret: str) -> None:
-        self._remembered.pop(hash_secret(secret), None)
-
     def forget_all(self) -> None:
         """After a revocation on this hub there is no reason to wait."""
         self._remembered.clear()

@@ -90,15 +90,6 @@ def check_submission(caller: AccountCaller, request: wire.JobSpec, *, idempotenc
     return Submission(caller.account_id, request, spec, idempotency_key)
 
 
-async def submit_job(pool: Pool, caller: AccountCaller, request: wire.JobSpec, *, idempotency_key: str | None) -> Job:
-    """One job in a transaction of its own."""
-    submission = check_submission(caller, request, idempotency_key=idempotency_key)
-    answer = (await submit_jobs(pool, [submission]))[0]
-    if isinstance(answer, ComputePoolError):
-        raise answer
-    return answer
-
-
 async def submit_jobs(pool: Pool, submissions: Sequence[Submission]) -> list[Job | ComputePoolError]:
     """Many submits in one transaction, judged in the order of their arrival."""
     async with pool.acquire() as conn, conn.transaction():

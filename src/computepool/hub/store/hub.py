@@ -35,11 +35,6 @@ async def get_or_insert_facts(conn: Connection, *, hub_id: UUID, blob_store_id: 
     return HubFacts(row["hub_id"], row["blob_store_id"])
 
 
-async def find_facts(conn: Connection) -> HubFacts | None:
-    row = await _q.get_facts(conn)
-    return HubFacts(row["hub_id"], row["blob_store_id"]) if row else None
-
-
 async def lock_keys(conn: Connection) -> None:
     await _q.lock_keys(conn)
 
