@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import asyncpg
 import httpx
 import pytest
 
@@ -289,3 +290,29 @@ async def test_an_agent_that_does_not_wait_is_told_when_to_call_again(hub, submi
     again = await node.next(wait_seconds=0)
     assert float(again.headers["Poll-Seconds"]) <= 11
     assert "Poll-Seconds" not in (await node.next(wait_seconds=0.2)).headers
+
+
+async def test_a_row_that_somebody_holds_blocks_only_its_own_completion(hub, dsn, submitter, owner):
+    """The group they share is cut in two until the blocked one stands alone; nothing is half done."""
+    node = ProtocolNode([hub.url], owner, cpu_slots=6, cores=64)
+    await node.enrol()
+    job = submit(hub.url, submitter, slice_count=6)
+    while len(node.held) < 6:
+        node.take((await node.next()).json())
+    held = list(node.held.values())
+    conn = await asyncpg.connect(dsn)
+    async with conn.transaction():
+        blocked = held[-1]
+        await conn.execute(
+            "SELECT 1 FROM slices WHERE job_id = $1 AND slice_index = $2 FOR UPDATE",
+            job["id"],
+            blocked.order["slice_index"],
+        )
+        answers = await asyncio.gather(*(node.complete(each) for each in held))
+    await conn.close()
+    assert [answer.status_code for answer in answers] == [200] * 5 + [503]
+    assert answers[-1].json()["retryable"] is True
+    assert get_job(hub.url, submitter, job["id"])["counts"]["succeeded"] == 5
+    assert (await node.complete(blocked)).json() == {"accepted": True, "repeated": False}
+    assert get_job(hub.url, submitter, job["id"])["state"] == "succeeded"
+    await node.close()
