@@ -74,13 +74,29 @@ test/contract: setup ## The sandbox suite and its escape probes
 test/acceptance: setup ## Stories told with real processes
 	@$(BIN)/pytest tests/acceptance
 
-.PHONY: bench/match bench/lifecycle bench/latency
+.PHONY: test/pgbouncer
+test/pgbouncer: setup ## Every test that uses a database, through PgBouncer in transaction mode
+	@TEST_POOLER=pgbouncer $(BIN)/pytest tests/migration tests/integration tests/acceptance $(ARGS)
+
+BENCHMARKS := lifecycle latency match depth fleet hubs
+.PHONY: $(BENCHMARKS:%=bench/%) bench/all bench/page
 bench/match: setup ## Choosing the best of 500 to 100,000 slots, against a plain loop
 	@$(BIN)/python -m benchmarks.match $(ARGS)
 bench/lifecycle: setup ## Whole lifecycles per second, against other queues on the same machine
 	@$(BIN)/python -m benchmarks.lifecycle $(ARGS)
 bench/latency: setup ## From submit to a waiting node, against other durable queues
 	@$(BIN)/python -m benchmarks.latency $(ARGS)
+bench/depth: setup ## What a long queue, unplaceable work and a long history cost
+	@$(BIN)/python -m benchmarks.depth $(ARGS)
+bench/fleet: setup ## 10,000 parked nodes on one hub: memory, rest, wake, beats, shutdown
+	@$(BIN)/python -m benchmarks.fleet $(ARGS)
+bench/hubs: setup ## Two hubs against one, and what three lose against one global view
+	@$(BIN)/python -m benchmarks.hubs $(ARGS)
+bench/all: setup ## All of them one after the other (40 minutes), then the page docs/reference/performance.md
+	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --out benchmarks/results/$$name.json $(ARGS); done
+	@$(BIN)/python -m benchmarks.page
+bench/page: setup ## docs/reference/performance.md and its plots, from the stored results
+	@$(BIN)/python -m benchmarks.page
 
 .PHONY: soak/spine
 soak/spine: setup ## 20 kills of hubs and 5 of the database during 2,000 slices

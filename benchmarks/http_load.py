@@ -21,26 +21,29 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[tuple[int, bytes]] | None = None
         self._received = b""
-        self._headers = ""
+        # Of an answer whose head is there: its status, where its body begins, and how long that is.
+        self._head: tuple[int, int, int] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports behave like asyncio's without being of their class.
         self._transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        self._received = self._received + data if self._received else data
-        end = self._received.find(b"\r\n\r\n")
-        if end < 0:
+        received = self._received + data if self._received else data
+        if self._head is None:
+            end = received.find(b"\r\n\r\n")
+            if end < 0:
+                self._received = received
+                return
+            self._head = (int(received[9:12]), end + 4, _body_size(received[:end].lower()))
+        status, start, size = self._head
+        if len(received) < start + size:
+            self._received = received
             return
-        head = self._received[:end].lower()
-        size = _body_size(head)
-        if len(self._received) < end + 4 + size:
-            return
-        body = self._received[end + 4 : end + 4 + size]
-        self._received = self._received[end + 4 + size :]
+        self._received, self._head = received[start + size :], None
         answer, self._answer = self._answer, None
         if answer is not None and not answer.done():
-            answer.set_result((int(head[9:12]), body))
+            answer.set_result((status, received[start : start + size]))
 
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None

@@ -1,6 +1,6 @@
 """How long from a submit until a parked node holds the assignment, at 50 slices a second, one hub process.
 
-    python -m benchmarks.latency [--seconds N] [--rounds N] [--peers a,b] [--quick]
+    python -m benchmarks.latency [--seconds N] [--rounds N] [--peers a,b] [--quick] [--out FILE]
 
 What is compared, and why it is fair: docs/internals/benchmarks.md.
 """
@@ -9,156 +9,41 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import gc
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import asyncpg
 import msgspec
 
 from benchmarks import grid, http_load, tables
-from benchmarks.http_load import Connection, ConnectionLost, make_head
+from benchmarks.closed_load import make_payload
+from benchmarks.http_load import Connection, make_head
+from benchmarks.open_load import (
+    GRACE_SECONDS,
+    SUBMITTERS,
+    WARM_SECONDS,
+    Ages,
+    at_rate,
+    live_as_node,
+    open_submitters,
+    submit_slices,
+    to_figures,
+)
 from benchmarks.peers import processes, stand
-from benchmarks.rounds import Series, bind, measure_all, run_to_end
+from benchmarks.rounds import Series, bind, measure_all
+from benchmarks.stage import Stage, make_parser, open_stage, parse, run_to_end
 
 RATE_PER_SECOND = 50
-SUBMITTERS = 8
 NODES = 16
 FLEET = 500
 # A tenth of the fleet joins or leaves per minute.
 CHURN_PER_SECOND = FLEET / 10 / 60
-WARM_SECONDS = 1.0
-GRACE_SECONDS = 3.0
-RUN_SECONDS_MAX = 540.0
-
-
-@dataclass(slots=True)
-class Ages:
-    """How old each slice was when a node held it, in milliseconds; `waiting` are those that nobody holds yet."""
-
-    begins_at_ns: int
-    ages_ms: list[float] = field(default_factory=list)
-    waiting: dict[int, None] = field(default_factory=dict)
-    troubles: list[BaseException] = field(default_factory=list)
-
-    def note(self, sent_ns: int) -> None:
-        now = time.perf_counter_ns()
-        # A slice that is delivered again is the same one; its first delivery counts.
-        if sent_ns in self.waiting:
-            del self.waiting[sent_ns]
-            if sent_ns >= self.begins_at_ns:
-                self.ages_ms.append((now - sent_ns) / 1e6)
-
-    def to_figures(self) -> dict[str, float]:
-        if self.troubles:
-            raise RuntimeError(f"{len(self.troubles)} calls failed, the first with {self.troubles[0]!r}")
-        if not self.ages_ms:
-            # A hub that gives out nothing is broken, not slow: there is no figure to print.
-            raise RuntimeError(f"none of {len(self.waiting)} slices reached a node; see the hub's log")
-        now = time.perf_counter_ns()
-        # What never arrived is no reason for a better figure: it counts with its age at the end.
-        lost = [(now - sent_ns) / 1e6 for sent_ns in self.waiting if sent_ns >= self.begins_at_ns]
-        return to_figures(self.ages_ms + lost, missing=len(lost))
-
-
-def to_figures(ages_ms: Sequence[float], *, missing: int = 0) -> dict[str, float]:
-    if len(ages_ms) < 20:
-        raise RuntimeError(f"only {len(ages_ms)} samples")
-    return {
-        "p50_ms": tables.quantile(ages_ms, 0.5) or 0.0,
-        "p99_ms": tables.quantile(ages_ms, 0.99) or 0.0,
-        "samples": float(len(ages_ms)),
-        "missing": float(missing),
-    }
-
-
-async def at_rate(act: Callable[[], Awaitable[None]], *, seconds: float) -> None:
-    """Starts `act` 50 times a second whether or not the earlier ones are answered: a slow system gets no rest.
-
-    Each start is shifted at random within its 20 ms, so that no timer of the measured side runs in step with us.
-    """
-    chance = random.Random(1)
-    started, tasks = time.perf_counter(), []
-    for number in range(int(seconds * RATE_PER_SECOND)):
-        due = started + (number + chance.random()) / RATE_PER_SECOND
-        await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        tasks.append(asyncio.create_task(act()))
-    await asyncio.wait(tasks, timeout=GRACE_SECONDS)
-    for task in tasks:
-        task.cancel()
-
-
-class Submitters:
-    """A few connections; who finds none free waits, and the wait counts."""
-
-    def __init__(self, connections: Sequence[Connection]) -> None:
-        self._free: asyncio.Queue[Connection] = asyncio.Queue()
-        for connection in connections:
-            self._free.put_nowait(connection)
-
-    @contextlib.asynccontextmanager
-    async def one(self) -> AsyncIterator[Connection]:
-        connection = await self._free.get()
-        try:
-            yield connection
-        finally:
-            self._free.put_nowait(connection)
-
-
-def _payload(sent_ns: int) -> str:
-    return f"{sent_ns}:".ljust(256, "x")
 
 
 # ---- our side
-
-
-class _Order(msgspec.Struct):
-    env: dict[str, str]
-
-
-_decode_order = msgspec.json.Decoder(_Order).decode
-
-
-async def live_as_node(node: grid.Node, ages: Ages) -> None:
-    try:
-        while True:
-            given = await node.next()
-            for one in given:
-                ages.note(int(_decode_order(one.order).env["PAYLOAD"].partition(":")[0]))
-            if given:
-                await node.complete(given, lambda count: None)
-    except ConnectionLost:
-        # It left, or the run is over.
-        return
-    except Exception as error:
-        # A node that ended by mistake would otherwise look like a hub that gives out nothing.
-        ages.troubles.append(error)
-
-
-async def submit_slices(hub: grid.HubAddress, key: str, ages: Ages, *, seconds: float) -> None:
-    submitters = Submitters([await http_load.connect(hub.port) for _ in range(SUBMITTERS)])
-    head = make_head("POST", "/v1/jobs", token=key)
-
-    async def submit() -> None:
-        sent_ns = time.perf_counter_ns()
-        # Noted before it is sent: the assignment may be in a node's hands before the answer is in ours.
-        ages.waiting[sent_ns] = None
-        body = msgspec.json.encode({"command": ["true"], "env": {"PAYLOAD": _payload(sent_ns)}})
-        async with submitters.one() as connection:
-            status, answer = await connection.send(head, body)
-        if status != 201:
-            ages.troubles.append(RuntimeError(f"submit was refused: {status} {answer[:200]!r}"))
-
-    await at_rate(submit, seconds=WARM_SECONDS + seconds)
-    deadline = time.monotonic() + GRACE_SECONDS
-    while ages.waiting and time.monotonic() < deadline:
-        await asyncio.sleep(0.05)
 
 
 class Fleet:
@@ -171,14 +56,16 @@ class Fleet:
         self._members: list[tuple[grid.Node, asyncio.Task[None]]] = []
 
     async def join(self) -> None:
-        node = grid.Node(await http_load.connect(self._port))
-        await node.enrol(self._owner)
+        node = grid.Node()
+        node.connection = await http_load.connect(self._port)
+        await node.enrol(node.connection, self._owner)
         self._members.append((node, asyncio.create_task(live_as_node(node, self._ages))))
 
     async def leave(self, index: int) -> None:
         """Without a word, as a PC does that is switched off."""
         node, task = self._members.pop(index)
-        node.connection.close()
+        if node.connection:
+            node.connection.close()
         await asyncio.gather(task, return_exceptions=True)
 
     def __len__(self) -> int:
@@ -197,19 +84,18 @@ class Fleet:
 
 
 async def measure_hub(
-    dsn: str, folder: Path, *, seconds: float, nodes: int = NODES, churning: bool = False
+    stage: Stage, *, seconds: float, nodes: int = NODES, churning: bool = False
 ) -> dict[str, float]:
-    async with processes.fresh_database(dsn) as own_dsn, grid.running_hub(own_dsn, folder) as hub:
+    async with processes.fresh_database(stage.dsn) as dsn, grid.running_hub(dsn, stage.folder) as hub:
         connection = await http_load.connect(hub.port)
         owner, submitter = await grid.sign_up(connection), await grid.sign_up(connection)
-        ages = Ages(begins_at_ns=0)
+        ages = Ages()
         fleet = Fleet(hub.port, owner, ages)
         for _ in range(nodes):
             await fleet.join()
-        ages.begins_at_ns = time.perf_counter_ns() + int(WARM_SECONDS * 1e9)
         churn = asyncio.create_task(fleet.churn()) if churning else None
         try:
-            await submit_slices(hub, submitter, ages, seconds=seconds)
+            await submit_slices(hub.port, submitter, ages, per_second=RATE_PER_SECOND, seconds=seconds)
             if churn is not None and churn.done():
                 churn.result()
             return ages.to_figures()
@@ -224,21 +110,21 @@ async def measure_hub(
 # ---- the physical parts
 
 
-async def measure_parts(dsn: str, folder: Path, *, seconds: float) -> dict[str, float]:
+async def measure_parts(stage: Stage, *, seconds: float) -> dict[str, float]:
     """One commit and two HTTP round trips, one after the other: what no durable dispatcher over HTTP can avoid."""
-    port, log = processes.free_port(), folder / "echo.log"
+    port, log = processes.free_port(), stage.folder / "echo.log"
     arguments = ["-m", "benchmarks.peers.echo", "--port", str(port)]
-    async with processes.fresh_database(dsn) as own_dsn:
+    async with processes.fresh_database(stage.dsn) as own_dsn:
         with processes.running(arguments, log=log, program=sys.executable) as server:
             await processes.wait_listening(port, server, log)
-            connections = Submitters([await http_load.connect(port) for _ in range(SUBMITTERS)])
+            connections = await open_submitters(port)
             pool = await asyncpg.create_pool(own_dsn, min_size=SUBMITTERS, max_size=SUBMITTERS)
             await pool.execute("CREATE TABLE parts (id bigserial PRIMARY KEY, payload text NOT NULL)")
             begins_at, ages_ms = time.perf_counter() + WARM_SECONDS, []
 
             async def pass_once() -> None:
                 started = time.perf_counter()
-                order = {"id": "x" * 36, "payload": _payload(0), "slots": ["cpu:0"], "seconds": 30.0}
+                order = {"id": "x" * 36, "payload": make_payload(0), "slots": ["cpu:0"], "seconds": 30.0}
                 body = msgspec.json.encode(order)
                 async with connections.one() as connection:
                     await connection.send(make_head("POST", "/"), body)
@@ -247,7 +133,7 @@ async def measure_parts(dsn: str, folder: Path, *, seconds: float) -> dict[str, 
                 if started >= begins_at:
                     ages_ms.append((time.perf_counter() - started) * 1e3)
 
-            await at_rate(pass_once, seconds=WARM_SECONDS + seconds)
+            await at_rate(pass_once, per_second=RATE_PER_SECOND, seconds=WARM_SECONDS + seconds)
             await pool.close()
             return to_figures(ages_ms)
 
@@ -255,24 +141,24 @@ async def measure_parts(dsn: str, folder: Path, *, seconds: float) -> dict[str, 
 # ---- the peers
 
 
-async def measure_peer(peer: str, dsn: str, folder: Path, *, seconds: float) -> dict[str, float]:
+async def measure_peer(peer: str, stage: Stage, *, seconds: float) -> dict[str, float]:
     """From the submit at the front until the job's function runs in the peer's worker."""
-    stamps = folder / f"{peer}.stamps"
+    stamps = stage.folder / f"{peer}.stamps"
     stamps.unlink(missing_ok=True)
-    async with stand.peer_store(peer, dsn, folder) as store:
+    async with stand.peer_store(peer, stage.dsn, stage.folder) as store:
         with ExitStack() as stack:
-            port = await stand.start_front(peer, store, folder, stack, BENCH_STAMPS=str(stamps))
+            port = await stand.start_front(peer, store, stage.folder, stack, BENCH_STAMPS=str(stamps))
             watcher = await http_load.connect(port)
             await stand.wait_first_done(watcher)
-            submitters = Submitters([await http_load.connect(port) for _ in range(SUBMITTERS)])
+            submitters = await open_submitters(port)
             head = make_head("POST", "/submit")
 
             async def submit() -> None:
-                body = msgspec.json.encode({"payload": _payload(time.perf_counter_ns())})
+                body = msgspec.json.encode({"payload": make_payload(time.perf_counter_ns())})
                 async with submitters.one() as connection:
                     await connection.send(head, body)
 
-            await at_rate(submit, seconds=WARM_SECONDS + seconds)
+            await at_rate(submit, per_second=RATE_PER_SECOND, seconds=WARM_SECONDS + seconds)
             await wait_all_done(watcher)
             watcher.close()
     ages_ms = [int(line) / 1e6 for line in stamps.read_text().splitlines()]
@@ -293,25 +179,20 @@ async def wait_all_done(watcher: Connection) -> None:
 
 
 async def run(options: argparse.Namespace) -> None:
-    started = time.monotonic()
-    missing = stand.list_missing(options.peers)
-    peers = [peer for peer in options.peers if peer not in missing]
-    async with grid.running_postgres() as (dsn, folder):
-        gc.disable()
-        ours = Series("computepool", bind(measure_hub, dsn, folder, seconds=options.seconds))
+    async with open_stage("latency", options) as stage:
+        ours = Series("computepool", bind(measure_hub, stage, seconds=options.seconds))
         crowd = Series(
             f"computepool, {FLEET} churning nodes",
-            bind(measure_hub, dsn, folder, seconds=options.seconds * 2, nodes=FLEET, churning=True),
+            bind(measure_hub, stage, seconds=options.seconds * 2, nodes=FLEET, churning=True),
         )
-        parts = Series("commit + two round trips", bind(measure_parts, dsn, folder, seconds=options.seconds))
-        others = [Series(peer, bind(measure_peer, peer, dsn, folder, seconds=options.seconds)) for peer in peers]
-        found = [parts, ours, *others, crowd]
-        await measure_all(found, rounds=options.rounds, ends_at=started + options.run_seconds_max)
-    show(ours, others, parts, crowd, missing)
+        parts = Series("commit + two round trips", bind(measure_parts, stage, seconds=options.seconds))
+        others = [Series(peer, bind(measure_peer, peer, stage, seconds=options.seconds)) for peer in stage.peers]
+        await measure_all([parts, ours, *others, crowd], rounds=options.rounds, ends_at=stage.ends_at)
+    show(stage, ours, others, parts, crowd)
 
 
-def show(ours: Series, others: Sequence[Series], parts: Series, crowd: Series, missing: dict[str, str]) -> None:
-    tables.print_table(
+def show(stage: Stage, ours: Series, others: Sequence[Series], parts: Series, crowd: Series) -> None:
+    stage.report.table(
         f"Submit to the job being held (peers: to its function running), {RATE_PER_SECOND} a second, medians",
         ["system", "p50 ms", "p99 ms", "spread of p99", "samples", "missing", "note"],
         [
@@ -319,21 +200,20 @@ def show(ours: Series, others: Sequence[Series], parts: Series, crowd: Series, m
                 series.name,
                 series.median("p50_ms"),
                 series.median("p99_ms"),
-                tables.spread(series.figures.get("p99_ms", [])),
+                series.spread("p99_ms"),
                 sum(series.figures.get("samples", [])),
                 int(sum(series.figures.get("missing", []))),
                 series.note,
             ]
             for series in (parts, ours, *others, crowd)
         ]
-        + [[name, None, None, "-", None, None, why] for name, why in missing.items()],
+        + [[name, None, None, "-", None, None, why] for name, why in stage.missing.items()],
     )
 
     def best(key: str) -> float | None:
         return min((value for peer in others if (value := peer.median(key)) is not None), default=None)
 
-    print()
-    tables.print_result(
+    stage.report.finish(
         {
             "p50_vs_best_durable_peer": tables.ratio(ours.median("p50_ms"), best("p50_ms")),
             "p99_vs_best_durable_peer": tables.ratio(ours.median("p99_ms"), best("p99_ms")),
@@ -344,19 +224,8 @@ def show(ours: Series, others: Sequence[Series], parts: Series, crowd: Series, m
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=12.0, help="length of one measurement")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--peers", default=",".join(stand.POSTGRES_PEERS), help="comma-separated; empty for none")
-    parser.add_argument("--quick", action="store_true", help="one short round")
-    parser.add_argument("--run-seconds-max", type=float, default=RUN_SECONDS_MAX)
-    options = parser.parse_args()
-    if options.quick:
-        options.seconds, options.rounds = min(options.seconds, 4.0), 1
-    options.peers = [peer for peer in options.peers.split(",") if peer]
-    if unknown := set(options.peers) - set(stand.POSTGRES_PEERS):
-        parser.error(f"not durable, or unknown: {', '.join(sorted(unknown))}")
-    run_to_end(run(options))
+    parser = make_parser(__doc__, seconds=12.0, peers=stand.POSTGRES_PEERS)
+    run_to_end(run, parse(parser, quick_seconds=4.0, quick_peers=stand.POSTGRES_PEERS))
 
 
 if __name__ == "__main__":

@@ -3,27 +3,31 @@
 The plain way is a list of dicts: filter by the gates, weigh price, speed and reliability, take the maximum. Both get
 the same fleets and the same stream of requests, in turns: 200 different ones that come again and again, as the shapes
 of a backlog do. 64 slots are out at any time, so that what is taken is missed by those who come after, and taking and
-giving back is paid for. CPU time of this process, medians of rounds. The index cuts its leaves as it is asked, so the
-first questions cost more; they are shown apart, and so are questions that are never asked twice.
-Then bad luck on purpose: fleets made to be hard for the index. Last, 10,000 random cases against scoring all.
+giving back is paid for. CPU time of this process, medians of rounds in which all sizes take turns.
 
-    python -m benchmarks.match [--rounds N] [--cases N]
+The index cuts its leaves as it is asked, so the first questions cost more. What a hub pays day after day is measured
+once the leaves have stopped growing; what it pays in its first minute, and for questions never asked twice, is
+shown apart. Then bad luck on purpose: fleets made to be hard for the index. Last, random cases against scoring all.
+
+    python -m benchmarks.match [--rounds N] [--cases N] [--quick] [--out FILE]
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import json
 import random
 import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from math import log
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from benchmarks.tables import Report
 from computepool.core.ids import NodeId, SlotName
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.spec import Requirements
@@ -35,12 +39,15 @@ from computepool.core.placement.slot import Slot, SlotKind
 from computepool.core.placement.weights import Preference, Weights
 from computepool.hub.services.weights import load_weights
 
-SIZES = (500, 5_000, 100_000)
+SIZES = (500, 5_000, 20_000, 100_000)
 OUT_COUNT = 64
 REQUESTS = 2_000
 DIFFERENT_REQUESTS = 200
-WARM_UP_ROUNDS = 30
-LOOP_REQUESTS = {500: 200, 5_000: 40, 100_000: 6}
+# Warm is who has not cut more than one leaf in a hundred during so many rounds.
+STEADY_ROUNDS = 5
+STEADY_GROWTH = 1.01
+WARM_UP_ROUNDS_MAX = 80
+LOOP_REQUESTS = {500: 200, 5_000: 40, 20_000: 12, 100_000: 6}
 GB = 1_000_000_000
 CREDIT = 1_000_000
 
@@ -66,10 +73,10 @@ Request = tuple[Shape, Preference, int | None]
 
 
 def make_fleet(size: int, rng: random.Random) -> list[Candidate]:
-    return [_make_slot(number, rng) for number in range(size)]
+    return [make_slot(number, rng) for number in range(size)]
 
 
-def _make_slot(number: int, rng: random.Random) -> Candidate:
+def make_slot(number: int, rng: random.Random) -> Candidate:
     tier, vram, credits, _ = rng.choices(CARDS, weights=[card[3] for card in CARDS])[0]
     region = rng.choice(REGIONS)
     slot = Slot(
@@ -205,46 +212,83 @@ def list_requests(number: int) -> list[Request]:
     return [make_request(random.Random(f"known/{rng.randrange(DIFFERENT_REQUESTS)}")) for _ in range(REQUESTS)]
 
 
-def compare_sizes(rounds: int) -> dict[int, tuple[float, float]]:
-    """Seconds per allocation by size: ours, the loop's."""
-    sides: dict[int, tuple[IndexSide, LoopSide]] = {}
-    for size in SIZES:
-        fleet = make_fleet(size, random.Random(size))
-        start = time.process_time()
-        ours = IndexSide(fleet)
-        seconds = time.process_time() - start
-        print(f"{size:>8} slots added in {seconds:.2f} s ({seconds / size * 1e6:.1f} us each)")
-        sides[size] = (ours, LoopSide(fleet))
+@dataclass(slots=True)
+class Contest:
+    """Both sides with one fleet, and CPU seconds per allocation, one figure per round."""
+
+    size: int
+    index: IndexSide
+    loop: LoopSide
+    warm_up: list[float] = field(default_factory=list)
+    by_index: list[float] = field(default_factory=list)
+    by_loop: list[float] = field(default_factory=list)
+
+    @property
+    def index_seconds(self) -> float:
+        return statistics.median(self.by_index)
+
+    @property
+    def loop_seconds(self) -> float:
+        return statistics.median(self.by_loop)
+
+
+def open_contest(report: Report, size: int) -> Contest:
+    fleet = make_fleet(size, random.Random(size))
+    start = time.process_time()
+    ours = IndexSide(fleet)
+    seconds = time.process_time() - start
+    report.line(f"{size:>8} slots added in {seconds:.2f} s ({seconds / size * 1e6:.1f} us each)")
+    return Contest(size, ours, LoopSide(fleet))
+
+
+def warm_up(report: Report, contest: Contest) -> None:
+    leaves = [0]
+    for number in range(WARM_UP_ROUNDS_MAX):
+        contest.warm_up.append(measure(contest.index, list_requests(number)))
+        leaves.append(contest.index.index.leaf_count)
+        if len(leaves) > STEADY_ROUNDS and leaves[-1] <= leaves[-1 - STEADY_ROUNDS] * STEADY_GROWTH:
+            break
+    first, second = contest.warm_up[0], contest.warm_up[1]
+    spent = sum(contest.warm_up) * REQUESTS
+    report.line(
+        f"{contest.size:>8} slots, cold: {first * 1e6:.1f} us for each of the first {REQUESTS:,} questions, "
+        f"{second * 1e6:.1f} us for the next; warm after {len(contest.warm_up) * REQUESTS:,} ({spent:.1f} s) "
+        f"with {leaves[-1]} leaves"
+    )
+
+
+def compare_sizes(report: Report, rounds: int) -> dict[int, Contest]:
+    contests = {size: open_contest(report, size) for size in SIZES}
     # What stands here lives to the end: the collector need not walk over it again and again while we measure.
     gc.collect()
     gc.freeze()
-    for size, (ours, _) in sides.items():
-        first, *_ = warm_up = [measure(ours, list_requests(number)) for number in range(WARM_UP_ROUNDS)]
-        print(
-            f"{size:>8} slots, leaves being cut: {first * 1e6:.1f} us for each of the first {REQUESTS:,} questions, "
-            f"{warm_up[1] * 1e6:.1f} us for the second, {warm_up[-1] * 1e6:.1f} us for the {WARM_UP_ROUNDS}th"
-        )
-    figures: dict[int, tuple[list[float], list[float]]] = {size: ([], []) for size in SIZES}
+    for contest in contests.values():
+        warm_up(report, contest)
     for number in range(rounds):
-        requests = list_requests(100 + number)
-        for size, (ours, loop) in sides.items():
-            figures[size][0].append(measure(ours, requests))
-            figures[size][1].append(measure(loop, requests[: LOOP_REQUESTS[size]]))
-    for size, (ours, _) in sides.items():
-        leaf_count = ours.index.leaf_count
-        new = measure(ours, [make_request(random.Random(f"new/{each}")) for each in range(REQUESTS)])
-        print(f"{size:>8} slots in {leaf_count} leaves; questions not asked before: {new * 1e6:.1f} us each")
-    return {size: (statistics.median(mine), statistics.median(loop)) for size, (mine, loop) in figures.items()}
+        requests = list_requests(1_000 + number)
+        for contest in contests.values() if number % 2 == 0 else reversed(contests.values()):
+            contest.by_index.append(measure(contest.index, requests))
+            contest.by_loop.append(measure(contest.loop, requests[: LOOP_REQUESTS[contest.size]]))
+    for contest in contests.values():
+        new = measure(contest.index, [make_request(random.Random(f"new/{each}")) for each in range(REQUESTS)])
+        report.line(f"{contest.size:>8} slots: questions not asked before cost {new * 1e6:.1f} us each")
+    return contests
+
+
+def find_growth(small: Contest, large: Contest) -> tuple[float, float]:
+    """How much dearer a question is in the larger fleet: warm, as the median of rounds; and cold."""
+    pairs = zip(large.by_index, small.by_index, strict=True)
+    return statistics.median(mine / other for mine, other in pairs), large.warm_up[0] / small.warm_up[0]
 
 
 # Bad luck on purpose
 
 
-def show_hard_questions() -> None:
-    print("\nhard questions, 100,000 slots              first time   worst of the next 500   their median")
+def show_hard_questions(report: Report) -> None:
     rng = random.Random(7)
     fleet = make_fleet(100_000, rng)
     wish = Requirements(gpu=True, ram_bytes=60 * GB)
+    rows = []
     for name, hard, need, ceiling in (
         ("best 10,000 fail the RAM gate", [_spoil_ram(c, n) for n, c in enumerate(fleet)], wish, None),
         ("only one slot fits, and it scores worst", [_spoil_all(c, n) for n, c in enumerate(fleet)], wish, None),
@@ -256,16 +300,19 @@ def show_hard_questions() -> None:
         first, *then = [
             _time(lambda i=index, s=shape, c=ceiling: i.best(s, Preference.FASTEST, ceiling=c), 1) for _ in range(501)
         ]
-        print(
-            f"  {name:<40} {first * 1e3:8.2f} ms {max(then) * 1e3:19.2f} ms {statistics.median(then) * 1e6:11.1f} us"
-        )
+        rows.append([name, first * 1e3, max(then) * 1e3, statistics.median(then) * 1e6])
+    report.table(
+        "Hard questions, 100,000 slots",
+        ["", "first time, ms", "worst of the next 500, ms", "their median, us"],
+        rows,
+    )
     index = IndexSide(fleet).index
     times = []
     for _ in range(3_000):
         shape, preference, ceiling = _make_odd_request(rng)
         times.append(_time(lambda s=shape, p=preference, c=ceiling: index.best(s, p, ceiling=c), 1))
     times.sort()
-    print(
+    report.line(
         f"  3,000 odd shapes, none asked twice: median {times[1_500] * 1e6:.0f} us, "
         f"99 % {times[2_970] * 1e6:.0f} us, worst {times[-1] * 1e3:.1f} ms; then {index.leaf_count} leaves"
     )
@@ -381,7 +428,7 @@ def _stir(index: FleetIndex, fleet: list[Candidate], rng: random.Random) -> None
         index.give(*key)
     number = rng.randrange(len(fleet))
     index.remove(fleet[number].slot.node_id, fleet[number].slot.name)
-    fleet[number] = _make_slot(number, rng)
+    fleet[number] = make_slot(number, rng)
     index.add(fleet[number])
 
 
@@ -389,25 +436,54 @@ def _score_of(found: Candidate | None, request: Request, weights: Weights) -> fl
     return None if found is None else score(found, request[0], weights, request[1])
 
 
+def show(report: Report, contests: dict[int, Contest]) -> None:
+    report.table(
+        "CPU time per allocation: find, take, give back; medians",
+        ["slots", "index, us", "dict loop, us", "loop / index"],
+        [
+            [f"{c.size:,}", c.index_seconds * 1e6, c.loop_seconds * 1e6, c.loop_seconds / c.index_seconds]
+            for c in contests.values()
+        ],
+    )
+    report.curve(
+        "Choosing the best slot",
+        x="slots",
+        y="CPU us per allocation",
+        series={
+            "index": [(c.size, c.index_seconds * 1e6) for c in contests.values()],
+            "index, its first 2,000 questions": [(c.size, c.warm_up[0] * 1e6) for c in contests.values()],
+            "loop over dicts": [(c.size, c.loop_seconds * 1e6) for c in contests.values()],
+        },
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--quick", action="store_true", help="few rounds and cases; proves that it runs")
+    parser.add_argument("--out", type=Path, help="store the whole report in this file, as JSON")
     args = parser.parse_args()
-    figures = compare_sizes(args.rounds)
-    print("\n   slots      index    dict loop   loop / index      (CPU time per allocation)")
-    for size, (ours, loop) in figures.items():
-        print(f"{size:>8} {ours * 1e6:7.1f} us {loop * 1e6:9.0f} us {loop / ours:14.0f}")
-    show_hard_questions()
+    if args.quick:
+        args.rounds, args.cases = min(args.rounds, 3), min(args.cases, 200)
+    report = Report("match", complete=not args.quick, out=args.out)
+    contests = compare_sizes(report, args.rounds)
+    show(report, contests)
+    small, large = contests[500], contests[100_000]
+    growth, cold_growth = find_growth(small, large)
+    report.line(f"\n  growth from 500 to 100,000 slots: {growth:.2f} warm, {cold_growth:.1f} for the first questions")
+    if not args.quick:
+        show_hard_questions(report)
     equal, same = share_of_equal_scores(args.cases)
-    print(f"\n{args.cases:,} random cases: best score found in {equal:.2%}, the very same slot in {same:.2%}")
-    result = {
-        "growth_500_to_100k": round(figures[100_000][0] / figures[500][0], 3),
-        "speedup_over_dict_loop_100k": round(figures[100_000][1] / figures[100_000][0]),
-        "ms_500_nodes": round(figures[500][0] * 1e3, 4),
-        "equal_best_score_share": equal,
-    }
-    print(json.dumps(result))
+    report.line(f"\n  {args.cases:,} random cases: best score found in {equal:.2%}, the very same slot in {same:.2%}")
+    report.finish(
+        {
+            "growth_500_to_100k": growth,
+            "speedup_over_dict_loop_100k": large.loop_seconds / large.index_seconds,
+            "ms_500_nodes": small.index_seconds * 1e3,
+            "equal_best_score_share": equal,
+        }
+    )
 
 
 if __name__ == "__main__":

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-
-import uvloop
 
 from benchmarks import tables
 
@@ -28,6 +25,9 @@ class Series:
     def median(self, key: str = "per_second") -> float | None:
         return tables.median(self.figures.get(key, []))
 
+    def spread(self, key: str = "per_second") -> str:
+        return tables.spread(self.figures.get(key, []))
+
     @property
     def note(self) -> str:
         return self.trouble.splitlines()[0][:70] if self.trouble else ""
@@ -38,7 +38,9 @@ def bind(measure: Callable[..., Awaitable[dict[str, float]]], *args: object, **o
     return lambda: measure(*args, **options)
 
 
-async def measure_all(found: Sequence[Series], *, rounds: int, ends_at: float) -> None:
+async def measure_all(
+    found: Sequence[Series], *, rounds: int, ends_at: float, seconds_max: float = MEASURE_SECONDS_MAX
+) -> None:
     for number in range(rounds):
         # Back and forth, so that what grows over a run does not always fall on the same ones.
         for series in found if number % 2 == 0 else reversed(found):
@@ -47,7 +49,7 @@ async def measure_all(found: Sequence[Series], *, rounds: int, ends_at: float) -
                 continue
             print(f"bench: round {number + 1}: {series.name}", file=sys.stderr, flush=True)
             try:
-                async with asyncio.timeout(MEASURE_SECONDS_MAX):
+                async with asyncio.timeout(seconds_max):
                     measured = await series.measure()
             except Exception as error:
                 series.trouble = f"{type(error).__name__}: {error}"
@@ -55,18 +57,3 @@ async def measure_all(found: Sequence[Series], *, rounds: int, ends_at: float) -
                 continue
             for key, value in measured.items():
                 series.figures.setdefault(key, []).append(value)
-
-
-def run_to_end(main: Coroutine[object, object, None]) -> None:
-    """Runs a benchmark; whoever stops it early (Ctrl-C, SIGTERM) gets all that it started taken down first."""
-
-    async def guarded() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        await main
-
-    try:
-        uvloop.run(guarded())
-    except asyncio.CancelledError:
-        sys.exit("bench: stopped")

@@ -43,12 +43,12 @@ def make_jwt(seed, claims, typ="JWT"):
     text = ".".join(b64(json.dumps(part).encode()) for part in ({"alg": "EdDSA", "typ": typ}, claims))
     return f"{text}.{b64(sign(seed, text.encode()))}"
 
-def open_order(given, node_id, hub_keys):  # what to run, if the hub signed it for this node; else ValueError
-    head, body, signature = given["token"].split(".")
-    header, claims = json.loads(unb64(head)), json.loads(unb64(body))
+def open_order(given, token, node_id, hub_keys):  # what to run, if the hub signed it for this node; else ValueError
+    head, body, signature = token.split(".")
+    header, claims, id = json.loads(unb64(head)), json.loads(unb64(body)), given["attempt_id"]
     key = {each["kid"]: unb64(each["public_key"]) for each in hub_keys}.get(header.get("kid"))
-    told = (header.get("alg"), header.get("typ"), claims.get("aud"), claims.get("jti"), claims.get("order_sha256"))
-    due = ("EdDSA", "computepool-job+jwt", node_id, given["attempt_id"], sha256(given["order"].encode()))
+    told = (header.get("alg"), header.get("typ"), claims.get("aud"), dict(claims.get("orders") or ()).get(id))
+    due = ("EdDSA", "computepool-job+jwt", node_id, sha256(given["order"].encode()))
     if key is None or told != due or claims.get("exp", 0) < time.time(): raise ValueError("not a token for this")
     if not verify(key, f"{head}.{body}".encode(), unb64(signature)): raise ValueError("a forged token")
     return json.loads(given["order"])
@@ -88,10 +88,9 @@ class Node:
         claims = {"iss": me, "sub": me, "aud": self.hub_id, "iat": now, "exp": now + 60, "jti": str(uuid.uuid4())}
         self.token = self.call("POST", "/v1/nodes/token", {"assertion": make_jwt(self.seed, claims)})["token"]
 
-    def next(self, free, running, seconds):  # assignments, controls
+    def next(self, free, running, seconds):  # {} or assignments, their token, controls
         body = {"boot_id": self.boot, "free_slots": free, "running": running, "wait_seconds": seconds}
-        answer = self.call("POST", "/v1/jobs/next", body)
-        return answer.get("assignments", []), answer.get("controls", {})
+        return self.call("POST", "/v1/jobs/next", body)
 
     def run(self, order, job, path, lease, log):  # the exit code, or None when the hub wants it stopped
         for file in order["files"]:
@@ -113,19 +112,19 @@ class Node:
                 piece = os.pread(log.fileno(), min(262144, order["log_bytes"] - sent), sent)
                 if piece: sent = self.call("POST", f"{path}/logs?offset={sent}", piece, lease)["next_offset"]
                 elif ended: return process.returncode
-                elif id in self.next([], [id], 1)[1].get("stop", {}): return process.kill()
+                elif id in self.next([], [id], 1).get("controls", {}).get("stop", {}): return process.kill()
 
-    def work(self, given):
+    def work(self, given, token):  # what the hub has to do next, or None
         id, lease, began = given["attempt_id"], given["lease_secret"], time.time()
-        path, code, seconds, outputs = f"/v1/attempts/{id}", None, 0.0, []
+        path, code, usage, outputs = f"/v1/attempts/{id}", None, {"run_seconds": 0.0}, []
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
             out = pathlib.Path(folder, "out")
             try:
-                order = open_order(given, self.id, self.keys)
+                order = open_order(given, token, self.id, self.keys)
                 (self.folder / id).touch(exist_ok=False)  # never the same one twice, not even after a restart
                 code = self.run(order, out.parent, path, lease, log)
-                if code is None: return
-                cause, seconds = {0: None, 124: "timed_out"}.get(code, "exit_code"), time.time() - began
+                if code is None: return None
+                cause, usage["run_seconds"] = {0: None, 124: "timed_out"}.get(code, "exit_code"), time.time() - began
             except (ValueError, FileExistsError) as refusal:
                 cause = "input_missing" if "input" in str(refusal) else "sandbox_refused"
             for file in (f for f in out.rglob("*") if cause is None and f.is_file() and not f.is_symlink()):
@@ -134,17 +133,18 @@ class Node:
                 self.call("PUT", f"{path}/outputs/{sha256(content)}", content, lease)
         lines = sorted((each["path"], each["sha256"]) for each in outputs)
         told = {"exit_code": code, "result_sha256": sha256("".join(f"{b}  {a}\n" for a, b in lines).encode())}
-        claims = {"iss": self.id, "aud": self.hub_id, "jti": id, "iat": int(time.time()), "run_seconds": seconds}
+        word = {"iss": self.id, "aud": self.hub_id, "iat": int(time.time()), "results": {id: {**told, **usage}}}
+        receipt = make_jwt(self.seed, word, "computepool-receipt+jwt") if cause is None else ""
         end = {"attempt_id": id, "lease_secret": lease, "boot_id": self.boot, "cause": cause, "outputs": outputs}
-        receipt = make_jwt(self.seed, {**claims, **told}, "computepool-receipt+jwt")
-        self.call("POST", "/v1/jobs/complete", {**end, **told, "usage": {"run_seconds": seconds}, "receipt": receipt})
+        more = {"usage": usage, "receipt": receipt, "claim": {"free_slots": ["cpu:0"]}}
+        return self.call("POST", "/v1/jobs/complete", {**end, **told, **more}).get("next")
 
 if __name__ == "__main__":
     if not os.path.exists("/usr/bin/bwrap"): raise SystemExit("Without bubblewrap no stranger's job may run.")
-    node, controls = Node(os.environ["HUB_URL"], pathlib.Path("tiny-agent"), os.environ["OWNER_KEY"]), {}
-    while not controls.get("drain"):
-        assignments, controls = node.next(["cpu:0"], [], 30)
-        for given in assignments:
-            try: node.work(given)
+    node, answer = Node(os.environ["HUB_URL"], pathlib.Path("tiny-agent"), os.environ["OWNER_KEY"]), {}
+    while not answer.get("controls", {}).get("drain"):
+        answer = answer.get("next") or node.next(["cpu:0"], [], 30)
+        for given in answer.get("assignments", []):
+            try: answer = {**answer, "next": node.work(given, answer["token"])}
             except RuntimeError as refusal: print("dropped:", refusal)
-        if controls.get("pause"): time.sleep(10)
+        if answer.get("controls", {}).get("pause"): time.sleep(10)

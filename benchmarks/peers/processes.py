@@ -26,19 +26,12 @@ from benchmarks.peers.environment import PYTHON, ROOT, find_redis_server
 MARK = "COMPUTEPOOL_BENCH_MARK"
 READY_SECONDS = 60.0
 STOP_SECONDS = 3.0
-_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of one process, all its threads, without its children."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS
 
 
 @contextlib.contextmanager
@@ -106,12 +99,16 @@ def running_redis(folder: Path) -> Iterator[str]:
         yield f"redis://127.0.0.1:{port}/0"
 
 
+def to_superuser(dsn: str) -> str:
+    """The embedded server lets its owner in as this role too. Only it may order a checkpoint."""
+    return urlunsplit(urlsplit(dsn)._replace(netloc="postgres@"))
+
+
 @contextlib.asynccontextmanager
 async def fresh_database(dsn: str) -> AsyncIterator[str]:
     """An empty database on the same server, so that no round finds what another left."""
     name, parts = f"bench_{uuid.uuid4().hex[:12]}", urlsplit(dsn)
-    # The embedded server lets its owner in as this role. Only it may order a checkpoint.
-    conn = await asyncpg.connect(urlunsplit(parts._replace(netloc="postgres@")))
+    conn = await asyncpg.connect(to_superuser(dsn))
     try:
         await conn.execute(f"CREATE DATABASE {name} OWNER {parts.username}")
         # Or else what the one before left to be written would be written while this one is measured.

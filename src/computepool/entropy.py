@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
 from uuid import UUID
@@ -12,11 +13,12 @@ from computepool import clock
 def new_id() -> UUID:
     """A UUID version 7: ordered by time, so that indexes grow at their right edge."""
     milliseconds = int(clock.unix_seconds() * 1000)
+    random_bits = int.from_bytes(_take_random(10), "big")
     value = (milliseconds & 0xFFFFFFFFFFFF) << 80
     value |= 0x7 << 76
-    value |= secrets.randbits(12) << 64
+    value |= (random_bits >> 62 & 0xFFF) << 64
     value |= 0b10 << 62
-    value |= secrets.randbits(62)
+    value |= random_bits & 0x3FFFFFFFFFFFFFFF
     return UUID(int=value)
 
 
@@ -27,6 +29,29 @@ def new_secret(byte_count: int = 32) -> str:
 
 def new_bytes(byte_count: int) -> bytes:
     return secrets.token_bytes(byte_count)
+
+
+class _Reservoir:
+    """Random bytes fetched by the page: asking the kernel for ten costs as much as asking for a thousand."""
+
+    def __init__(self) -> None:
+        self._bytes, self._used = b"", 0
+
+    def take(self, count: int) -> bytes:
+        if self._used + count > len(self._bytes):
+            self._bytes, self._used = secrets.token_bytes(4_096), 0
+        self._used += count
+        return self._bytes[self._used - count : self._used]
+
+    def drain(self) -> None:
+        self._bytes, self._used = b"", 0
+
+
+_reservoir = _Reservoir()
+_take_random = _reservoir.take
+if hasattr(os, "register_at_fork"):
+    # Two processes must never draw the same bytes.
+    os.register_at_fork(after_in_child=_reservoir.drain)
 
 
 def jitter() -> float:

@@ -50,7 +50,7 @@ async def test_a_job_goes_to_a_node_and_its_result_comes_back(hub, submitter, no
     for _ in range(3):
         held = await node.claim_one()
         answer = await node.complete(held)
-        assert answer.json() == {"accepted": True, "repeated": False}
+        assert answer.json() == {"accepted": True, "repeated": False, "next": None}
         node.forget(held.attempt_id)
     done = get_job(hub.url, submitter, job["id"])
     assert done["state"] == "succeeded"
@@ -151,8 +151,8 @@ async def test_a_replaced_agent_is_told_to_stop(hub, node):
 async def test_a_repeated_completion_gets_the_first_answer_again(hub, submitter, node):
     submit(hub.url, submitter)
     held = await node.claim_one()
-    assert (await node.complete(held)).json() == {"accepted": True, "repeated": False}
-    assert (await node.complete(held)).json() == {"accepted": True, "repeated": True}
+    assert (await node.complete(held)).json() == {"accepted": True, "repeated": False, "next": None}
+    assert (await node.complete(held)).json() == {"accepted": True, "repeated": True, "next": None}
     different = await node.complete(held, exit_code=1, cause="exit_code")
     assert different.json()["code"] == "stale_lease"
 
@@ -313,6 +313,6 @@ async def test_a_row_that_somebody_holds_blocks_only_its_own_completion(hub, dsn
     assert [answer.status_code for answer in answers] == [200] * 5 + [503]
     assert answers[-1].json()["retryable"] is True
     assert get_job(hub.url, submitter, job["id"])["counts"]["succeeded"] == 5
-    assert (await node.complete(blocked)).json() == {"accepted": True, "repeated": False}
+    assert (await node.complete(blocked)).json() == {"accepted": True, "repeated": False, "next": None}
     assert get_job(hub.url, submitter, job["id"])["state"] == "succeeded"
     await node.close()

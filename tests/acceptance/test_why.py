@@ -21,6 +21,7 @@ from tests.support.protocol_node import Held, ProtocolNode
 RTX_4070 = {"name": "NVIDIA GeForce RTX 4070", "vram_bytes": 12_884_901_888}
 RTX_3060 = {"name": "NVIDIA GeForce RTX 3060", "vram_bytes": 8_589_934_592}
 LINE_LENGTH_MAX = 80
+CREDIT = 1_000_000
 
 
 class Grid:
@@ -102,6 +103,13 @@ def check_words(lines: list[str]) -> None:
     assert "None" not in "\n".join(lines).replace("None of", "")
 
 
+def set_floor(hub_url: str, person: Person, node: ProtocolNode, floor: int) -> None:
+    body = {"floor_microcredits_per_hour": floor}
+    answer = httpx.post(f"{hub_url}/v1/nodes/{node.node_id}/floor", json=body, headers=person.headers, timeout=20)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["floor_microcredits_per_hour"] == floor
+
+
 def change_node(hub_url: str, person: Person, node: ProtocolNode, change: str) -> None:
     answer = httpx.post(f"{hub_url}/v1/nodes/{node.node_id}/{change}", headers=person.headers, timeout=20)
     assert answer.status_code == 200, answer.text
@@ -118,7 +126,7 @@ async def test_a_job_that_waits_for_vram_is_told_the_smallest_change_and_it_is_t
     await grid.add(owner, "kitchen-pc", gpus=[RTX_3060], cpu_slots=1)
     job_id = submit(hub.url, submitter, requirements={"vram_bytes": 16_000_000_000})
     waiting = why_job(hub.url, submitter, job_id).waiting
-    assert (waiting.slot_count, waiting.pass_count, waiting.ahead_count) == (3, 0, 0)
+    assert (waiting.slot_count, waiting.pass_count, waiting.turn.ahead_count) == (3, 0, 0)
     assert {gate.gate.value: gate.failed_count for gate in waiting.gates} == {"gpu": 1, "vram": 3}
     first = waiting.suggestions[0]
     assert [change.words for change in first.changes] == ["ask for 12.5 GB of VRAM instead of 16 GB"]
@@ -157,12 +165,79 @@ async def test_when_all_that_fit_are_busy_the_line_is_told(hub, submitter, owner
     urgent = submit(hub.url, submitter, slice_count=3, priority=5)
     job_id = submit(hub.url, submitter)
     waiting = why_job(hub.url, submitter, job_id).waiting
-    assert (waiting.pass_count, waiting.free_count, waiting.ahead_count) == (2, 0, 8)
-    assert waiting.words == "2 of 2 slots fit, but all are busy; 8 slices with the same needs before it."
-    assert why_job(hub.url, submitter, ahead).waiting.ahead_count == 3
-    assert why_job(hub.url, submitter, urgent).waiting.words.endswith("busy; it is next.")
+    assert (waiting.pass_count, waiting.free_count, waiting.turn.ahead_count) == (2, 0, 8)
+    assert waiting.words == "2 of 2 slots fit, but all are busy."
+    assert waiting.turn.words == "8 slices of this account go before it."
+    assert why_job(hub.url, submitter, ahead).waiting.turn.ahead_count == 3
+    turn = why_job(hub.url, submitter, urgent).waiting.turn
+    assert turn.words == "No slice of this account goes before it (own priority 5)."
     assert why_job(hub.url, submitter, running).waiting is None
     assert why_node(hub.url, owner, node).reason.value == "all_busy"
+
+
+async def test_other_accounts_and_higher_classes_are_told_by_number_and_not_by_name(
+    hub, submitter, owner, operator, grid
+):
+    node = await grid.add(owner, "node", cpu_slots=1)
+    submit(hub.url, owner)
+    await node.claim_one()
+    grant = {"priority_class_max": "high", "fair_weight": 2.0}
+    answer = httpx.patch(
+        f"{hub.url}/v1/accounts/{owner.account_id}", json=grant, headers=operator.headers, timeout=20
+    )
+    assert answer.status_code == 200, answer.text
+    submit(hub.url, owner, slice_count=4, priority_class="high")
+    submit(hub.url, owner, slice_count=2)
+    found = get(hub.url, submitter, f"/v1/jobs/{submit(hub.url, submitter)}/why")
+    turn = found["waiting"]["turn"]
+    assert (turn["class_ahead_count"], turn["account_count"], turn["ahead_count"]) == (4, 1, 0)
+    assert owner.account_id not in str(found)
+    assert "4 slices of a higher class than normal go first. 1 other account waits for such slots" in turn["words"]
+
+
+async def test_a_job_that_pays_too_little_is_told_the_price_that_would_do_and_it_is_true(hub, submitter, owner, grid):
+    node = await grid.add(owner, "attic-pc", cpu_slots=1, region="IN")
+    set_floor(hub.url, owner, node, 12 * CREDIT)
+    job_id = submit(hub.url, submitter, requirements={"ceiling_microcredits_per_hour": 10 * CREDIT})
+    waiting = why_job(hub.url, submitter, job_id).waiting
+    assert {gate.gate.value: gate.failed_count for gate in waiting.gates} == {"price": 1}
+    [suggestion] = waiting.suggestions
+    assert "computepool run --max-price 12" in "\n".join(describe_job(why_job(hub.url, submitter, job_id)))
+    assert (await node.next(wait_seconds=1.2)).status_code == 204
+    changed = submit(hub.url, submitter, requirements=msgspec.to_builtins(suggestion.requirements))
+    assert (await node.claim_one()).order["job_id"] == changed
+
+
+async def test_an_owner_who_lowers_the_floor_as_told_gets_the_work(hub, submitter, owner, grid):
+    node = await grid.add(owner, "attic-pc", cpu_slots=1)
+    set_floor(hub.url, owner, node, 12 * CREDIT)
+    job_id = submit(hub.url, submitter, requirements={"ceiling_microcredits_per_hour": 8 * CREDIT})
+    assert (await node.next(wait_seconds=1.2)).status_code == 204
+    found = why_node(hub.url, owner, node)
+    assert (found.reason.value, found.floor_microcredits_per_hour) == ("nothing_fits", 12 * CREDIT)
+    assert found.lower_floor.slice_count == 1
+    set_floor(hub.url, owner, node, found.lower_floor.floor_microcredits_per_hour)
+    assert (await node.claim_one()).order["job_id"] == job_id
+
+
+async def test_a_placed_job_is_shown_why_there_and_where_else(hub, submitter, owner, grid):
+    chosen = await grid.add(owner, "cheap", gpus=[RTX_4070])
+    other = await grid.add(owner, "dear", gpus=[RTX_4070], region="IN")
+    set_floor(hub.url, owner, chosen, 10 * CREDIT)
+    set_floor(hub.url, owner, other, 30 * CREDIT)
+    job_id = submit(hub.url, submitter, requirements={"gpu": True}, prefer="cheapest")
+    await chosen.claim_one()
+    choice = why_job(hub.url, submitter, job_id).slice.choice
+    assert (choice.prefer.value, choice.weight_set, choice.fit_count) == ("cheapest", "default", 2)
+    assert [(each.chosen, each.busy, each.node_name) for each in choice.candidates] == [
+        (True, True, None),
+        (False, False, None),
+    ]
+    assert [each.price_microcredits_per_hour for each in choice.candidates] == [10 * CREDIT, 30 * CREDIT]
+    assert choice.candidates[0].total > choice.candidates[1].total
+    assert "speed" not in choice.candidates[0].points
+    assert "mostly for its price, 3 times as good" in choice.words
+    assert other.node_id not in str(get(hub.url, submitter, f"/v1/jobs/{job_id}/why"))
 
 
 async def test_an_empty_fleet_an_offline_and_a_paused_node_are_told_apart(hub, submitter, owner, grid):

@@ -5,24 +5,27 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from uuid import UUID
 
 import jwt
 import msgspec
 import pytest
 
+from computepool.core.errors import Unauthenticated
+from computepool.core.ids import AttemptId, JobId
 from computepool.core.jobs.cause import Cause
+from computepool.core.jobs.order import PriorityClass
 from computepool.hub.services import attempts as attempt_service
 from computepool.hub.services import jobs as job_service
 from computepool.hub.services import leases as lease_module
 from computepool.hub.services.keyring import JOB_TOKEN_TYPE
-from computepool.hub.services.leases import Leases
 from computepool.hub.store.attempts import Grant
-from computepool.wire.attempts import RunOrder
+from computepool.wire.attempts import NextAnswer, RunOrder
 from computepool.wire.jobs import Requirements
 from computepool.wire.nodes import Gpu
 from tests.support.builders import GB, indexes_of
-from tests.support.spine import Spine, open_spine
+from tests.support.spine import EXPECTED_SECONDS, Spine, open_spine
 
 CARD = Gpu(name="NVIDIA GeForce RTX 3090", vram_bytes=24 * GB)
 
@@ -54,10 +57,9 @@ async def test_the_first_lease_starts_the_job_and_later_ones_do_not(spine):
     caller = await spine.sign_up()
     job = await spine.submit(by=caller, slice_count=2)
     node = await spine.enrol(cpu_slots=2)
-    slots = await spine.list_slots(node)
-    await spine.leases.grant(slots[:1])
+    await spine.grant(node, grants_max=1)
     started = await job_service.get_job(spine.pool, caller, job.id)
-    await spine.leases.grant(slots[1:])
+    await spine.grant(node)
     again = await job_service.get_job(spine.pool, caller, job.id)
     assert started.state.value == again.state.value == "running"
     assert started.started_at == again.started_at is not None
@@ -70,7 +72,9 @@ async def test_one_event_tells_of_all_slices_of_a_job_that_were_leased_together(
     node = await spine.enrol(cpu_slots=8)
     assert len(await spine.grant(node)) == 5
     rows = await spine.fetch("SELECT job_id, body FROM events WHERE kind = 'slices_leased'")
-    assert {row["job_id"]: row["body"]["slices"] for row in rows} == {job.id: [[0, 3]], other.id: [[0, 0]]}
+    assert len(rows) == 2
+    told = {row["job_id"]: indexes_of(row["body"]["slices"]) for row in rows}
+    assert told == {job.id: [0, 1, 2, 3], other.id: [0]}
 
 
 async def test_without_work_or_without_a_fitting_slot_nothing_is_granted(spine):
@@ -89,19 +93,20 @@ async def test_work_finds_the_one_node_that_can_do_it(spine):
 
 
 async def test_a_backlog_of_one_shape_does_not_hide_another(spine):
-    await spine.submit(slice_count=50, requirements=Requirements(gpu=True), priority=10)
-    small = await spine.submit()
+    caller = await spine.sign_up()
+    await spine.submit(by=caller, slice_count=50, requirements=Requirements(gpu=True), priority=10)
+    small = await spine.submit(by=caller)
     grant = await spine.grant_one(await spine.enrol())
     assert grant.job_id == small.id
 
 
-async def test_a_higher_priority_goes_first_and_equals_go_by_age(spine):
-    old, new, urgent = [await spine.submit(), await spine.submit(), await spine.submit(priority=1)]
+async def test_of_an_accounts_own_slices_a_higher_priority_goes_first_and_equals_go_by_age(spine):
+    caller = await spine.sign_up()
+    old, new, urgent = [await spine.submit(by=caller, priority=priority) for priority in (0, 0, 1)]
     node = await spine.enrol()
-    [slot] = await spine.list_slots(node)
     order = []
     for _ in range(3):
-        [grant] = await spine.leases.grant([slot])
+        grant = await spine.grant_one(node)
         await spine.succeed(node, grant)
         order.append(grant.job_id)
     assert order == [urgent.id, old.id, new.id]
@@ -110,9 +115,11 @@ async def test_a_higher_priority_goes_first_and_equals_go_by_age(spine):
 async def test_a_slot_that_is_taken_is_passed_over_and_its_slice_stays_queued(spine):
     job = await spine.submit(slice_count=2)
     node = await spine.enrol()
-    slots = await spine.list_slots(node)
-    await spine.leases.grant(slots)
-    assert await spine.leases.grant(slots) == []
+    await spine.grant_one(node)
+    stale = await spine.open_round(await spine.list_candidates(node, busy=True))
+    granted = await spine.grant_round(stale)
+    assert granted.grants == []
+    assert [(pair.head.slice_index, pair.candidate.slot.node_id) for pair in granted.refused] == [(1, node.id)]
     assert await spine.slice_state(job, 1) == "queued"
     assert await spine.fetch_value("SELECT attempt_count FROM slices WHERE slice_index = 1") == 0
 
@@ -120,11 +127,10 @@ async def test_a_slot_that_is_taken_is_passed_over_and_its_slice_stays_queued(sp
 async def test_hubs_that_grant_at_once_never_give_a_slice_or_a_slot_twice(spine):
     await spine.submit(slice_count=12)
     nodes = [await spine.enrol(cpu_slots=4) for _ in range(4)]
-    hubs = [Leases(spine.pool, spine.keyring, spine.settings) for _ in range(4)]
+    hubs = [spine.open_second_hub() for _ in range(4)]
     granted: list[Grant] = []
     while len(granted) < 12:
-        free = await spine.list_free(*nodes)
-        fresh = [grant for grants in await asyncio.gather(*(hub.grant(free) for hub in hubs)) for grant in grants]
+        fresh = [grant for grants in await asyncio.gather(*(hub.grant(*nodes) for hub in hubs)) for grant in grants]
         assert fresh
         granted += fresh
     assert len({(grant.job_id, grant.slice_index) for grant in granted}) == len(granted) == 12
@@ -155,80 +161,190 @@ async def test_a_slice_keeps_away_for_ten_seconds_from_the_node_that_failed_it(s
     assert await spine.grant(other) == []
 
 
-async def test_no_more_leases_are_granted_at_once_than_one_transaction_should_hold(spine, monkeypatch):
-    monkeypatch.setattr(lease_module, "GRANTS_MAX", 3)
+async def test_no_more_leases_are_granted_at_once_than_one_transaction_should_hold(spine):
     await spine.submit(slice_count=10)
     node = await spine.enrol(cpu_slots=8)
-    assert len(await spine.grant(node)) == 3
-    assert len(await spine.grant(node)) == 3
+    assert [len(await spine.grant(node, grants_max=3)) for _ in range(3)] == [3, 3, 2]
+
+
+async def test_a_slot_left_over_by_an_account_that_has_no_more_is_filled_by_another_in_the_same_round(spine):
+    await spine.submit(slice_count=1)
+    await spine.submit(slice_count=5)
+    node = await spine.enrol(cpu_slots=4)
+    assert len(await spine.grant(node)) == 4
+
+
+async def test_a_lease_says_what_its_accounts_share_is_charged_and_no_more_than_the_job_may_run(spine):
+    caller = await spine.sign_up()
+    await spine.submit(by=caller, wall_seconds=int(EXPECTED_SECONDS) + 5)
+    await spine.submit(by=caller, wall_seconds=7)
+    grants = await spine.grant(await spine.enrol(cpu_slots=2))
+    assert [grant.expected_seconds for grant in grants] == [EXPECTED_SECONDS, 7]
+    assert {grant.account_id for grant in grants} == {caller.account_id}
+    assert [(await spine.attempt(grant))["expected_seconds"] for grant in grants] == [EXPECTED_SECONDS, 7]
+
+
+async def test_a_round_that_could_not_be_written_gives_its_slots_back_and_leaves_no_trace(spine, monkeypatch):
+    job = await spine.submit(slice_count=2)
+    node = await spine.enrol(cpu_slots=2)
+    round_ = await spine.open_round(await spine.list_candidates(node))
+
+    really = lease_module.attempt_store.insert_leases
+
+    async def lose_connection(*args: object, **options: object) -> None:
+        await really(*args, **options)
+        raise OSError("connection lost")
+
+    monkeypatch.setattr(lease_module.attempt_store, "insert_leases", lose_connection)
+    with pytest.raises(OSError, match="connection lost"):
+        await spine.grant_round(round_)
+    assert (len(round_.undone), round_.pairs) == (2, [])
+    assert [await spine.slice_state(job, index) for index in (0, 1)] == ["queued", "queued"]
+    assert await spine.fetch_value("SELECT count(*) FROM attempts") == 0
+    monkeypatch.undo()
+    assert len(await spine.grant(node)) == 2
+
+
+async def test_a_higher_class_goes_first_whoever_has_waited_longer(spine):
+    caller = await spine.sign_up()
+    waiting = await spine.submit(by=caller, priority=10)
+    high = await spine.submit(by=caller, priority_class=PriorityClass.HIGH)
+    low = await spine.submit(by=caller, priority_class=PriorityClass.LOW, priority=10)
+    node = await spine.enrol()
+    order = []
+    for _ in range(3):
+        grant = await spine.grant_one(node)
+        await spine.succeed(node, grant)
+        order.append(grant.job_id)
+    assert order == [high.id, waiting.id, low.id]
+
+
+async def test_the_hard_gate_of_the_price_holds(spine):
+    node = await spine.enrol()
+    await spine.fetch("UPDATE nodes SET floor_microcredits_per_hour = 2000000")
+    dear = await spine.submit(requirements=Requirements(ceiling_microcredits_per_hour=1_000_000))
+    assert await spine.grant(node) == []
+    await spine.fetch("UPDATE nodes SET floor_microcredits_per_hour = 900000")
+    assert (await spine.grant_one(node)).job_id == dear.id
 
 
 # What the node is told
 
 
-async def test_an_assignment_carries_the_order_its_hash_and_the_proof_of_the_lease(spine):
+def read_orders(answer: NextAnswer) -> list[RunOrder]:
+    return [msgspec.json.decode(assignment.order, type=RunOrder) for assignment in answer.assignments]
+
+
+async def test_an_answer_carries_the_orders_the_proofs_of_the_leases_and_one_token_for_all(spine):
     job = await spine.submit(
         slice_count=3, command=("python3", "x.py"), env={"A": "1"}, requirements=Requirements(cores=2), wall_seconds=9
     )
-    node = await spine.enrol()
-    grant = await spine.grant_one(node)
-    [assignment] = await spine.leases.make_assignments([grant])
-    order = msgspec.json.decode(assignment.order, type=RunOrder)
-    assert (order.attempt_id, order.job_id, order.slice_index) == (grant.id, job.id, 0)
-    assert (order.slice_count, order.attempt_number, order.wall_seconds, order.cores) == (3, 1, 9, 2)
-    assert (order.command, order.env) == (("python3", "x.py"), {"A": "1"})
-    claims = spine.keyring.verify(assignment.token, typ=JOB_TOKEN_TYPE, audience=str(node.id))
-    assert claims["jti"] == str(grant.id)
-    assert claims["order_sha256"] == hashlib.sha256(assignment.order.encode()).hexdigest()
-    assert assignment.lease_secret == spine.keyring.lease_secret(grant.id)
+    node = await spine.enrol(cpu_slots=2)
+    grants = await spine.grant(node)
+    answer = await spine.leases.answer(grants)
+    for grant, assignment, order in zip(grants, answer.assignments, read_orders(answer), strict=True):
+        assert (order.attempt_id, order.job_id, order.slice_index) == (grant.id, job.id, grant.slice_index)
+        assert (order.slice_count, order.attempt_number, order.wall_seconds, order.cores) == (3, 1, 9, 2)
+        assert (order.command, order.env, order.slot) == (("python3", "x.py"), {"A": "1"}, grant.slot)
+        assert (assignment.attempt_id, assignment.slot) == (grant.id, grant.slot)
+        assert assignment.lease_secret == spine.keyring.lease_secret(grant.id)
+    claims = spine.keyring.verify(answer.token, typ=JOB_TOKEN_TYPE, audience=str(node.id))
+    assert claims["iss"] == str(spine.keyring.hub_id)
+    assert claims["orders"] == {
+        str(assignment.attempt_id): hashlib.sha256(assignment.order.encode()).hexdigest()
+        for assignment in answer.assignments
+    }
+    assert claims["exp"] - claims["iat"] == spine.settings.job_token_seconds
+
+
+async def test_without_leases_there_is_nothing_to_sign(spine):
+    answer = await spine.leases.answer([])
+    assert (answer.assignments, answer.token) == ([], "")
 
 
 async def test_a_script_without_a_command_is_run_by_python(spine):
     await spine.submit(command=(), script="print(1)")
-    [assignment] = await spine.leases.make_assignments([await spine.grant_one(await spine.enrol())])
-    order = msgspec.json.decode(assignment.order, type=RunOrder)
+    [order] = read_orders(await spine.leases.answer([await spine.grant_one(await spine.enrol())]))
     assert (order.command, order.script) == (("python3", "main.py"), "print(1)")
 
 
-async def test_the_same_assignment_again_has_the_same_order_and_secret(spine):
+async def test_the_same_answer_again_has_the_same_orders_and_secrets_whichever_hub_gives_it(spine):
+    await spine.submit(env={"B": "2", "A": "ä"}, command=("python3", "x.py"), requirements=Requirements(cores=2))
+    grant = await spine.grant_one(await spine.enrol())
+    [first] = (await spine.leases.answer([grant])).assignments
+    [again] = (await spine.open_second_hub().leases.answer([grant])).assignments
+    assert read_orders(NextAnswer(assignments=[again])) == read_orders(NextAnswer(assignments=[first]))
+    assert again.lease_secret == first.lease_secret
+
+
+async def test_every_answer_has_a_token_of_its_own(spine):
     await spine.submit()
     grant = await spine.grant_one(await spine.enrol())
-    [first] = await spine.leases.make_assignments([grant])
-    other_hub = Leases(spine.pool, spine.keyring, spine.settings)
-    [again] = await other_hub.make_assignments([grant])
-    assert (again.order, again.lease_secret) == (first.order, first.lease_secret)
+    tokens = [(await spine.leases.answer([grant])).token for _ in range(2)]
+    claims = [jwt.decode(token, options={"verify_signature": False}) for token in tokens]
+    assert claims[0]["jti"] != claims[1]["jti"]
+    assert claims[0]["orders"] == claims[1]["orders"]
 
 
 async def test_a_job_token_is_not_made_for_another_node(spine):
     await spine.submit()
-    [assignment] = await spine.leases.make_assignments([await spine.grant_one(await spine.enrol())])
-    claims = jwt.decode(assignment.token, options={"verify_signature": False})
-    assert claims["aud"] != str(UUID(int=1))
+    answer = await spine.leases.answer([await spine.grant_one(await spine.enrol())])
+    with pytest.raises(Unauthenticated):
+        spine.keyring.verify(answer.token, typ=JOB_TOKEN_TYPE, audience=str(UUID(int=1)))
+
+
+async def test_a_lease_of_a_job_that_is_not_there_is_left_out_of_the_answer(spine):
+    await spine.submit()
+    grant = await spine.grant_one(await spine.enrol())
+    stray = replace(grant, id=AttemptId(UUID(int=1)), job_id=JobId(UUID(int=2)))
+    assert [a.attempt_id for a in (await spine.leases.answer([stray, grant])).assignments] == [grant.id]
 
 
 # What a hub remembers of jobs
 
 
 async def test_the_oldest_job_can_be_granted_together_with_one_that_the_hub_has_just_learnt_of(spine, monkeypatch):
-    monkeypatch.setattr(lease_module, "ORDERS_REMEMBERED_MAX", 0)
+    monkeypatch.setattr(lease_module, "ORDERS_BYTES_MAX", 0)
     node = await spine.enrol(cpu_slots=4)
-    slots = await spine.list_slots(node)
-    old = await spine.submit(slice_count=2)
-    await spine.leases.grant(slots[:1])
-    middle = await spine.submit()
-    new = await spine.submit()
-    grants = await spine.leases.grant(slots[1:])
+    caller = await spine.sign_up()
+    old = await spine.submit(by=caller, slice_count=2)
+    await spine.grant(node, grants_max=1)
+    middle = await spine.submit(by=caller)
+    new = await spine.submit(by=caller)
+    grants = await spine.grant(node)
     assert {grant.job_id for grant in grants} == {old.id, middle.id, new.id}
-    assert len(await spine.leases.make_assignments(grants)) == 3
+    assert len((await spine.leases.answer(grants)).assignments) == 3
 
 
-async def test_a_hub_remembers_no_more_jobs_than_it_should(spine, monkeypatch):
-    monkeypatch.setattr(lease_module, "ORDERS_REMEMBERED_MAX", 2)
-    node = await spine.enrol(cpu_slots=8)
-    for slot in await spine.list_slots(node):
+async def test_a_hub_remembers_no_more_of_jobs_than_it_should(spine, monkeypatch):
+    monkeypatch.setattr(lease_module, "ORDERS_BYTES_MAX", 5 * lease_module.size_order(300))
+    node = await spine.enrol()
+    for _ in range(20):
         await spine.submit()
-        await spine.leases.grant([slot])
-    assert len(spine.leases._orders) <= 3
+        [grant] = await spine.grant(node)
+        await spine.succeed(node, grant)
+    assert 1 <= len(spine.leases._orders) <= 6
+
+
+async def test_a_hub_without_nodes_forgets_the_jobs_that_it_takes_in_all_the_same(spine, monkeypatch):
+    monkeypatch.setattr(lease_module, "ORDERS_BYTES_MAX", 5 * lease_module.size_order(300))
+    caller = await spine.sign_up()
+    for _ in range(4):
+        await spine.submit_all(*(spine.submission(caller) for _ in range(10)))
+    assert len(spine.leases._orders) <= 20
+
+
+async def test_many_answers_about_one_job_that_is_not_at_hand_count_its_size_once(spine, monkeypatch):
+    """Nodes call again by the hundred after a hub has started; what is counted twice is never given back."""
+    await spine.submit(slice_count=4)
+    nodes = [await spine.enrol() for _ in range(4)]
+    grants = await spine.grant(*nodes)
+    fresh = spine.open_second_hub()
+    await asyncio.gather(*(fresh.leases.answer([grant]) for grant in grants))
+    assert fresh.leases._orders_bytes == sum(order.size_bytes for order in fresh.leases._orders.values())
+    monkeypatch.setattr(lease_module, "ORDERS_BYTES_MAX", 0)
+    fresh.leases.forget_oldest()
+    assert (fresh.leases._orders_bytes, len(fresh.leases._orders)) == (0, 0)
 
 
 async def test_a_lost_slice_is_granted_again_with_the_next_number(spine):
@@ -244,9 +360,9 @@ async def test_a_lost_slice_is_granted_again_with_the_next_number(spine):
 
 
 async def test_a_slice_that_keeps_away_from_the_only_free_node_does_not_hold_up_the_one_behind_it(spine):
-    node = await spine.enrol()
-    await spine.submit(retries=5)
+    node, caller = await spine.enrol(), await spine.sign_up()
+    await spine.submit(by=caller, retries=5, priority=10)
     grant = await spine.grant_one(node)
     await spine.finish((node, spine.completion(node, grant, exit_code=1, cause=Cause.EXIT_CODE)))
-    behind = await spine.submit()
+    behind = await spine.submit(by=caller)
     assert [grant.job_id for grant in await spine.grant(node)] == [behind.id]

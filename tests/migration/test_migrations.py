@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from urllib.parse import urlsplit, urlunsplit
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
+from computepool.core.errors import StoreError
 from computepool.hub.store import migrate as migrate_module
+from computepool.hub.store.connect import connect
 from computepool.hub.store.migrate import migrate
-from tests.support.postgres import TestServer, wait_for
+from tests.support.pgbouncer import PLAIN_ROLE, PgBouncer
+from tests.support.postgres import TestServer, connected, wait_for
 
 _numbers = itertools.count(1)
 
@@ -34,15 +39,6 @@ ORDER BY 1, 2
 """
 
 
-@asynccontextmanager
-async def connected(dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    conn = await asyncpg.connect(dsn)
-    try:
-        yield conn
-    finally:
-        await conn.close()
-
-
 async def describe(dsn: str) -> list[tuple[str, str]]:
     async with connected(dsn) as conn:
         return [tuple(row) for row in await conn.fetch(DESCRIBE)]
@@ -57,15 +53,10 @@ async def versions(dsn: str) -> list[str]:
 def new_database(postgres: TestServer, *, owner: str = "") -> Iterator[str]:
     """An empty one, as an operator makes it."""
     name = f"empty_{next(_numbers)}"
-    server = as_superuser(postgres.dsn)
+    server = postgres.superuser_dsn()
     asyncio.run(run_statement(server, f"CREATE DATABASE {name}" + (f" OWNER {owner}" if owner else "")))
     yield postgres.dsn_of(name)
     asyncio.run(run_statement(server, f"DROP DATABASE {name} WITH (FORCE)"))
-
-
-def as_superuser(dsn: str) -> str:
-    parts = urlsplit(dsn)
-    return urlunsplit(parts._replace(netloc="postgres", path="/postgres")).replace("//postgres/", "//postgres@/")
 
 
 async def run_statement(dsn: str, statement: str) -> None:
@@ -80,15 +71,22 @@ def empty_dsn(postgres: TestServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def plain_dsn(postgres: TestServer) -> Iterator[str]:
-    """A database that belongs to a role which may do nothing else, and a connection as that role."""
-    server = as_superuser(postgres.dsn)
-    role = f"plain_{next(_numbers)}"
-    asyncio.run(run_statement(server, f"CREATE ROLE {role} NOSUPERUSER NOCREATEDB NOCREATEROLE"))
-    asyncio.run(run_statement(server, f"GRANT {role} TO computepool"))
-    with new_database(postgres, owner=role) as dsn:
-        yield f"{dsn}&role={role}"
-    asyncio.run(run_statement(server, f"DROP ROLE {role}"))
+async def plain_dsn(postgres: TestServer) -> AsyncIterator[str]:
+    """A database that belongs to a role which may do nothing else, and that role's own login."""
+    dsn = await postgres.create_plain_database()
+    yield dsn
+    await postgres.drop_database(dsn)
+
+
+@pytest.fixture(params=["directly", "pgbouncer"])
+def way(request: pytest.FixtureRequest, postgres: TestServer) -> Iterator[Callable[[str], str]]:
+    """How the hubs that migrate reach the server."""
+    if request.param == "directly":
+        yield lambda dsn: dsn
+        return
+    pooler = PgBouncer(postgres.dsn).start()
+    yield pooler.through
+    pooler.stop()
 
 
 async def test_an_empty_database_comes_to_the_newest_version(empty_dsn):
@@ -122,16 +120,16 @@ async def test_migrating_again_changes_nothing(empty_dsn):
         assert await conn.fetchval("SELECT kid FROM hub_keys") == "kept"
 
 
-async def test_hubs_that_start_together_all_find_the_newest_schema(empty_dsn, dsn):
-    await asyncio.gather(*(migrate(empty_dsn) for _ in range(3)))
+async def test_hubs_that_start_together_all_find_the_newest_schema(empty_dsn, dsn, way):
+    await asyncio.gather(*(migrate(way(empty_dsn)) for _ in range(3)))
     assert await describe(empty_dsn) == await describe(dsn)
     assert len(await versions(empty_dsn)) == 1
 
 
-async def test_a_migration_waits_for_the_one_that_another_hub_has_begun(empty_dsn):
+async def test_a_migration_waits_for_the_one_that_another_hub_has_begun(empty_dsn, way):
     async with connected(empty_dsn) as other_hub:
         await other_hub.execute(f"SELECT pg_advisory_lock({migrate_module._ADVISORY_LOCK})")
-        migrating = asyncio.create_task(migrate(empty_dsn))
+        migrating = asyncio.create_task(migrate(way(empty_dsn)))
 
         async def is_waiting() -> bool:
             return await other_hub.fetchval(
@@ -146,22 +144,67 @@ async def test_a_migration_waits_for_the_one_that_another_hub_has_begun(empty_ds
         assert await other_hub.fetchval("SELECT to_regclass('jobs')") is not None
 
 
-async def test_the_lock_is_given_back_even_when_a_migration_fails(empty_dsn):
+async def test_no_lock_is_left_behind_even_when_a_migration_fails(empty_dsn, way):
     async with connected(empty_dsn) as conn:
         await conn.execute("CREATE TABLE jobs ()")
         with pytest.raises(asyncpg.DuplicateTableError):
-            await migrate(empty_dsn)
+            await migrate(way(empty_dsn))
         assert await conn.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0
         assert await conn.fetchval("SELECT to_regclass('slices')") is None, "a failed migration leaves nothing behind"
         await conn.execute("DROP TABLE jobs")
-        await migrate(empty_dsn)
+        await migrate(way(empty_dsn))
         assert await conn.fetchval("SELECT to_regclass('slices')") is not None
 
 
-async def test_a_plain_role_can_migrate_the_database_that_it_owns(plain_dsn, dsn):
-    await migrate(plain_dsn)
+async def test_control_a_lock_of_the_session_stays_with_a_server_behind_pgbouncer(empty_dsn, postgres):
+    """What the migration's lock would do if it outlived its transaction: hold up every hub that comes later."""
+    pooler = PgBouncer(postgres.dsn).start()
+    try:
+        hub = await connect(pooler.through(empty_dsn))
+        await hub.fetchval(f"SELECT pg_advisory_lock({migrate_module._ADVISORY_LOCK})")
+        await hub.close()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(migrate(empty_dsn), timeout=1)
+    finally:
+        pooler.stop()
+
+
+async def test_each_of_several_migrations_is_one_transaction_with_its_number(empty_dsn, way):
+    """The second one fails: the first stands with its number, and nothing is left of the second."""
+    scripts = ScriptDirectory.from_config(make_config())
+    first, second = [script.revision for script in reversed(list(scripts.walk_revisions()))][:2]
+    sql = (Path(scripts.dir) / "versions").glob(f"{second}*.sql")
+    table = re.findall(r"^CREATE TABLE (\w+)", next(sql).read_text(), re.MULTILINE)[-1]
+    async with connected(empty_dsn) as conn:
+        await conn.execute(f"CREATE TABLE {table} ()")
+    with pytest.raises(asyncpg.DuplicateTableError):
+        await migrate(way(empty_dsn))
+    assert await versions(empty_dsn) == [first]
+    async with connected(empty_dsn) as conn:
+        await conn.execute(f"DROP TABLE {table}")
+    await migrate(way(empty_dsn))
+    assert await versions(empty_dsn) == [scripts.get_current_head()]
+
+
+async def test_an_old_hub_refuses_a_database_that_a_newer_one_has_changed(empty_dsn):
+    await migrate(empty_dsn)
+    async with connected(empty_dsn) as conn:
+        await conn.execute("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(StoreError, match=r"9999.*Install that version"):
+        await migrate(empty_dsn)
+
+
+async def test_a_plain_role_can_migrate_the_database_that_it_owns(plain_dsn, dsn, way):
+    await migrate(way(plain_dsn))
     assert await describe(plain_dsn) == await describe(dsn)
     async with connected(plain_dsn) as conn:
-        assert await conn.fetchval("SELECT rolsuper FROM pg_roles WHERE rolname = current_user") is False
+        role = await conn.fetchrow("SELECT rolsuper, rolcreatedb, rolcreaterole FROM pg_roles WHERE rolname = user")
+        assert not any(role.values())
         owners = await conn.fetch("SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname = 'public'")
-        assert [row["tableowner"] for row in owners] == [await conn.fetchval("SELECT current_user")]
+        assert [row["tableowner"] for row in owners] == [PLAIN_ROLE]
+
+
+async def test_control_the_plain_role_owns_nothing_but_its_database(plain_dsn, empty_dsn):
+    other = urlsplit(empty_dsn)._replace(netloc=urlsplit(plain_dsn).netloc).geturl()
+    with pytest.raises(StoreError, match="OWNER TO"):
+        await migrate(other)

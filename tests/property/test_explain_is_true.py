@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.spec import Requirements, list_faults
 from computepool.core.placement import explain as explaining
-from computepool.core.placement.checks import find_refusal
+from computepool.core.placement.checks import check_price, find_refusal
 from computepool.core.placement.explain import (
     Explanation,
     Gate,
@@ -28,6 +28,7 @@ from computepool.core.placement.explain import (
     cut_to_steps,
     explain_waiting,
 )
+from computepool.core.placement.price import PRICE_MICROCREDITS_MAX, round_down_price
 from computepool.core.placement.shape import Shape, to_shape
 from computepool.core.placement.slot import Slot
 from tests.support.builders import GB, NOW, make_slot, make_spec
@@ -40,6 +41,7 @@ Explain = Callable[[Requirements, list[SlotClass]], Explanation]
 # Odd amounts beside even ones: what lies between two steps is where a suggestion could be rounded out of reach.
 RAM = [2 * GB, 8 * GB, 8_300_000_000, 33_700_000_001]
 VRAM = [8 * GB, 12_884_901_888, 25_769_803_776]
+PRICES = [0, 1, 8_000_000, 9_876_543, 12_000_000, 12_100_000, 40_000_000, PRICE_MICROCREDITS_MAX]
 COMMON = {
     "cores": st.sampled_from([1, 4, 6]),
     "ram_bytes": st.sampled_from(RAM),
@@ -60,6 +62,7 @@ NEEDS = st.builds(
     tiers=st.sampled_from([(), (), ("rtx-3090",), ("rtx-4090",), ("cpu", "rtx-4090")]),
     regions=st.sampled_from([(), (), ("IN",), ("US", "FR")]),
     isolation=st.sampled_from([IsolationLevel.SANDBOXED, IsolationLevel.CONTAINER, IsolationLevel.GVISOR]),
+    ceiling_microcredits_per_hour=st.sampled_from([None, None, 1, 9_900_000, 10_000_000, 12_000_000]),
 )
 
 
@@ -68,6 +71,7 @@ class Member:
     slot: Slot
     standing: Standing
     busy: bool
+    price: int
 
 
 FLEETS = st.lists(
@@ -76,6 +80,7 @@ FLEETS = st.lists(
         slot=SLOTS,
         standing=st.sampled_from([Standing.READY, Standing.READY, Standing.READY, Standing.OFFLINE, Standing.PAUSED]),
         busy=st.booleans(),
+        price=st.sampled_from(PRICES),
     ),
     max_size=10,
 )
@@ -85,22 +90,32 @@ def to_classes(fleet: list[Member], need: Requirements, levels: int | None = Non
     """As the store hands them over: no more than the request asks for, and what is short of it cut to steps."""
     shape = to_shape(need)
     steps = choose_steps(shape, levels)
-    counts: dict[tuple[Slot, Standing], list[bool]] = {}
+    amount_steps = {name: step for name, step in asdict(steps).items() if name != "prices"}
+    counts: dict[tuple[Slot, Standing, int], list[bool]] = {}
     for member in fleet:
         amounts = {
             name: asked if have >= asked else have // step * step
-            for name, step in asdict(steps).items()
+            for name, step in amount_steps.items()
             for asked, have in [(getattr(shape, name), getattr(member.slot, name))]
         }
         amounts["cores"] = max(1, amounts["cores"])
         clamped = replace(member.slot, isolation=min(member.slot.isolation, shape.isolation), **amounts)
-        counts.setdefault((clamped, member.standing), []).append(member.busy)
-    return [SlotClass(slot, standing, len(busy), sum(busy)) for (slot, standing), busy in counts.items()]
+        fits = check_price(shape, member.price) is None
+        price = 0 if fits else min(step for step in steps.prices if step >= member.price)
+        counts.setdefault((clamped, member.standing, price), []).append(member.busy)
+    return [
+        SlotClass(slot, standing, len(busy), sum(busy), price_microcredits_per_hour=price)
+        for (slot, standing, price), busy in counts.items()
+    ]
 
 
 def list_passing(fleet: list[Member], need: Requirements) -> list[Member]:
     shape = to_shape(need)
-    return [m for m in fleet if m.standing is Standing.READY and find_refusal(shape, m.slot) is None]
+    return [m for m in fleet if m.standing is Standing.READY and is_passing(shape, m.slot, m.price)]
+
+
+def is_passing(shape: Shape, slot: Slot, price: int) -> bool:
+    return find_refusal(shape, slot, price_microcredits_per_hour=price) is None
 
 
 def the_counts_are_those_of_the_slots(need: Requirements, fleet: list[Member], explain: Explain) -> None:
@@ -111,6 +126,7 @@ def the_counts_are_those_of_the_slots(need: Requirements, fleet: list[Member], e
     assert found.free_count == sum(not m.busy for m in passing), "those that are free are counted"
     shape = to_shape(need)
     failed = {g: sum(check(shape, m.slot) is not None for m in ready) for g, check in explaining.CHECK_OF.items()}
+    failed[Gate.PRICE] = sum(check_price(shape, m.price) is not None for m in ready)
     assert {g.gate: g.failed_count for g in found.gates} == {g: n for g, n in failed.items() if n}, (
         "gates are counted"
     )
@@ -169,6 +185,7 @@ def drop(need: Requirements, gate: Gate) -> Requirements:
         Gate.ISOLATION: {"isolation": IsolationLevel.SANDBOXED},
         Gate.TIER: {"tiers": (*need.tiers, "cpu", "rtx-3060", "rtx-3090") if need.tiers else ()},
         Gate.REGION: {"regions": ()},
+        Gate.PRICE: {"ceiling_microcredits_per_hour": None},
     }
     return replace(need, **nothing[gate])
 
@@ -197,6 +214,8 @@ def list_steps(need: Requirements, relaxed: Requirements, gate: Gate, fleet: lis
     if gate is Gate.ISOLATION:
         levels = [level for level in IsolationLevel if relaxed.isolation <= level <= need.isolation]
         return [{"isolation": level} for level in levels]
+    if gate is Gate.PRICE:
+        return [{"ceiling_microcredits_per_hour": price} for price in list_ceilings(need, relaxed, fleet)]
     name = "cores" if gate is Gate.CORES else f"{gate.value}_bytes"
     low, high = getattr(relaxed, name), getattr(need, name)
     present = {getattr(slot, name) for m in fleet for slot in (m.slot, cut_to_steps(m.slot))}
@@ -204,6 +223,15 @@ def list_steps(need: Requirements, relaxed: Requirements, gate: Gate, fleet: lis
     values = sorted({low, low + 1, high} | {value for value in present if low < value < high})
     gpu = {"gpu": True} if gate is Gate.VRAM else {}
     return [{name: value, **gpu} for value in values if value <= high]
+
+
+def list_ceilings(need: Requirements, relaxed: Requirements, fleet: list[Member]) -> list[int | None]:
+    """From what is paid up to what is suggested, in figures of three digits, as suggestions are."""
+    low, high = need.ceiling_microcredits_per_hour, relaxed.ceiling_microcredits_per_hour
+    assert low is not None
+    between = {low, *(m.price for m in fleet)} | ({PRICE_MICROCREDITS_MAX} if high is None else {high - 1})
+    rounded = {low} | {round_down_price(price) for price in between}
+    return [price for price in sorted(rounded) if low <= price and (high is None or price < high)] + [high]
 
 
 def suggest_one_step_less(need: Requirements, classes: list[SlotClass]) -> Explanation:
@@ -219,8 +247,9 @@ def _tighten(suggestion: Suggestion) -> Suggestion:
         Gate.RAM: ("ram_bytes", 1),
         Gate.DISK: ("disk_bytes", 1),
         Gate.VRAM: ("vram_bytes", 1),
+        Gate.PRICE: ("ceiling_microcredits_per_hour", -500_000),
     }
-    if gate not in steps:
+    if gate not in steps or getattr(need, steps[gate][0]) is None:
         return suggestion
     name, step = steps[gate]
     return replace(suggestion, requirements=replace(need, **{name: getattr(need, name) + step}))
@@ -238,13 +267,35 @@ def _loosen(suggestion: Suggestion, classes: list[SlotClass]) -> Suggestion:
         return suggestion
     less = replace(need, ram_bytes=need.ram_bytes - 500_000_000)
     shape = to_shape(less)
-    opened = [c for c in classes if c.standing is Standing.READY and find_refusal(shape, c.slot) is None]
+    opened = [
+        c
+        for c in classes
+        if c.standing is Standing.READY and is_passing(shape, c.slot, c.price_microcredits_per_hour)
+    ]
     return replace(
         suggestion,
         requirements=less,
         slot_count=sum(c.slot_count for c in opened),
         free_count=sum(c.free_count for c in opened),
     )
+
+
+def take_every_slot_for_free(need: Requirements, classes: list[SlotClass]) -> Explanation:
+    """Forgets what owners ask."""
+    return explain_waiting(need, [replace(c, price_microcredits_per_hour=0) for c in classes])
+
+
+def have_the_submitter_pay_a_tenth_more(need: Requirements, classes: list[SlotClass]) -> Explanation:
+    found = explain_waiting(need, classes)
+    return replace(found, suggestions=tuple(_overpay(each, classes) for each in found.suggestions))
+
+
+def _overpay(suggestion: Suggestion, classes: list[SlotClass]) -> Suggestion:
+    ceiling = suggestion.requirements.ceiling_microcredits_per_hour
+    if suggestion.changes[0].gate is not Gate.PRICE or ceiling is None:
+        return suggestion
+    dearer = replace(suggestion.requirements, ceiling_microcredits_per_hour=ceiling * 11 // 10 + 1)
+    return replace(suggestion, requirements=dearer)
 
 
 def count_the_offline_too(need: Requirements, classes: list[SlotClass]) -> Explanation:
@@ -258,7 +309,12 @@ def suggest_nothing(need: Requirements, classes: list[SlotClass]) -> Explanation
 def give_up_two_where_one_would_do(need: Requirements, classes: list[SlotClass]) -> Explanation:
     """Looks at the poorest slots first."""
     ready = [c for c in classes if c.standing is Standing.READY]
-    poorest = max(ready, key=lambda c: len(explaining.list_failed(to_shape(need), c.slot)), default=None)
+    shape = to_shape(need)
+    poorest = max(
+        ready,
+        key=lambda c: len(explaining.list_failed(shape, c.slot, c.price_microcredits_per_hour)),
+        default=None,
+    )
     found = explain_waiting(need, classes)
     if poorest is None or not found.suggestions:
         return found
@@ -289,10 +345,12 @@ def test_an_explanation_is_true(check):
     ("check", "broken"),
     [
         (the_counts_are_those_of_the_slots, count_the_offline_too),
+        (the_counts_are_those_of_the_slots, take_every_slot_for_free),
         (every_suggestion_would_run_where_it_says, suggest_one_step_less),
         (every_suggestion_would_run_where_it_says, count_the_offline_too),
         (something_is_suggested_whenever_a_slot_is_there, suggest_nothing),
         (nothing_less_would_do, suggest_one_step_more),
+        (nothing_less_would_do, have_the_submitter_pay_a_tenth_more),
         (fewer_changes_would_not_do, give_up_two_where_one_would_do),
     ],
     ids=lambda part: part.__name__,

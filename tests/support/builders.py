@@ -7,13 +7,15 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
 
-from computepool.core.ids import AttemptId, JobId, NodeId, ShapeId, SlotName
+from computepool.core.ids import AccountId, AttemptId, JobId, NodeId, ShapeId, SlotName
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.lease import Attempt, Report, Slice
+from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.spec import InputFile, JobSpec
 from computepool.core.jobs.state import AttemptState, SliceState
 from computepool.core.nodes.slots import Machine
-from computepool.core.placement.place import Head
+from computepool.core.placement.rounds import Head, Run
+from computepool.core.placement.scorers import Candidate, default_tflops
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot, SlotKind
 
@@ -24,6 +26,10 @@ GB = 1_000_000_000
 
 def node_number(number: int) -> NodeId:
     return NodeId(UUID(int=number))
+
+
+def account_number(number: int) -> AccountId:
+    return AccountId(UUID(int=number))
 
 
 def make_slice(**overrides: Any) -> Slice:
@@ -96,14 +102,31 @@ def make_slot(**overrides: Any) -> Slot:
     return Slot(**{**values, **overrides})
 
 
+def make_candidate(slot: Slot | None = None, **overrides: Any) -> Candidate:
+    """What a node offers for nothing, with the speed that its tier is known for."""
+    slot = slot or make_slot()
+    values: dict[str, Any] = {
+        "slot": slot,
+        "speed_tflops": default_tflops(slot),
+        "price_microcredits_per_hour": 0,
+        "reliability": 0.9,
+    }
+    return Candidate(**{**values, **overrides})
+
+
+def make_run(shape_id: int = 1, account: int = 1, priority_class: PriorityClass = PriorityClass.NORMAL) -> Run:
+    return Run(ShapeId(shape_id), priority_class, account_number(account))
+
+
 def make_head(**overrides: Any) -> Head:
     values: dict[str, Any] = {
         "job_id": JobId(UUID(int=1)),
         "slice_index": 0,
-        "shape_id": ShapeId(1),
+        "run": make_run(),
         "priority": 0,
         "queued_at": NOW - timedelta(seconds=60),
         "avoid_node_id": None,
+        "attempt_count": 0,
     }
     return Head(**{**values, **overrides})
 

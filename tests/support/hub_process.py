@@ -12,6 +12,8 @@ from pathlib import Path
 
 import httpx
 
+from tests.support.postgres import through_pooler
+
 
 def free_port() -> int:
     with socket.socket() as s:
@@ -50,7 +52,7 @@ class HubProcess:
         }
         self._env.pop("DATABASE_URL", None)
         if dsn is not None:
-            self._env["DATABASE_URL"] = dsn
+            self._env["DATABASE_URL"] = through_pooler(dsn)
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, wait: bool = True) -> HubProcess:

@@ -1,18 +1,29 @@
-"""One embedded PostgreSQL for the whole test run; every test that commits gets a database of its own."""
+"""One embedded PostgreSQL for the whole test run; every test that commits gets a database of its own.
+
+With TEST_POOLER=pgbouncer (`make test/pgbouncer`) everything of ours reaches it through a PgBouncer. What a test does
+by itself stays direct, so that it sees the database as it is; `through_pooler` stands where ours begins.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import itertools
+import os
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
 from computepool.hub.store.migrate import migrate
+from tests.support.pgbouncer import PLAIN_ROLE, PgBouncer
 
 _numbers = itertools.count(1)
+# (where the test's server is, the PgBouncer before it): at most one, started with the server.
+_poolers: list[tuple[str, PgBouncer]] = []
 
 
 @dataclass(frozen=True)
@@ -24,7 +35,14 @@ class TestServer:
         parts = urlsplit(self.dsn)
         return urlunsplit(parts._replace(path=f"/{database}"))
 
+    def superuser_dsn(self, database: str = "postgres") -> str:
+        return urlunsplit(urlsplit(self.dsn_of(database))._replace(netloc="postgres@"))
+
     async def create_template(self) -> None:
+        if goes_through_pgbouncer():
+            pooler = PgBouncer(self.dsn).start()
+            atexit.register(pooler.stop)
+            _poolers.append((urlsplit(self.dsn).query, pooler))
         await self._execute("CREATE DATABASE template_spine")
         await migrate(self.dsn_of("template_spine"))
 
@@ -33,18 +51,55 @@ class TestServer:
         await self._execute(f"CREATE DATABASE {name} TEMPLATE template_spine")
         return self.dsn_of(name)
 
+    async def create_plain_database(self) -> str:
+        """An empty one, and its owner's login: a role that may do nothing else."""
+        async with connected(self.superuser_dsn()) as conn:
+            if not await conn.fetchval("SELECT count(*) FROM pg_roles WHERE rolname = $1", PLAIN_ROLE):
+                await self._admit(conn, PLAIN_ROLE)
+            name = f"plain_{next(_numbers)}"
+            await conn.execute(f"CREATE DATABASE {name} OWNER {PLAIN_ROLE}")
+        return urlunsplit(urlsplit(self.dsn_of(name))._replace(netloc=f"{PLAIN_ROLE}@"))
+
+    async def _admit(self, conn: asyncpg.Connection, role: str) -> None:
+        """The embedded server lets only its own two roles in; this one comes by the same private socket."""
+        await conn.execute(f"CREATE ROLE {role} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE")
+        rules = Path(await conn.fetchval("SHOW hba_file"))
+        rules.write_text(f"local all {role} trust\n{rules.read_text()}")
+        await conn.execute("SELECT pg_reload_conf()")
+
     async def drop_database(self, dsn: str) -> None:
         """To keep the folder small; where a process of the server stands in the way, the folder goes with it."""
         name = urlsplit(dsn).path.lstrip("/")
         with contextlib.suppress(asyncpg.PostgresError):
-            await self._execute(f"DROP DATABASE {name} WITH (FORCE)")
+            async with connected(self.superuser_dsn()) as conn:
+                await conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     async def _execute(self, statement: str) -> None:
-        conn = await asyncpg.connect(self.dsn)
-        try:
+        async with connected(self.dsn) as conn:
             await conn.execute(statement)
-        finally:
-            await conn.close()
+
+
+@contextlib.asynccontextmanager
+async def connected(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    conn = await asyncpg.connect(dsn)
+    try:
+        yield conn
+    finally:
+        await conn.close()
+
+
+def goes_through_pgbouncer() -> bool:
+    pooler = os.environ.get("TEST_POOLER", "")
+    assert pooler in ("", "pgbouncer"), f"TEST_POOLER={pooler}: only pgbouncer is known"
+    return pooler == "pgbouncer"
+
+
+def through_pooler(dsn: str) -> str:
+    """How a hub reaches this database: directly, or through the PgBouncer of this test run."""
+    for query, pooler in _poolers:
+        if urlsplit(dsn).query == query:
+            return pooler.through(dsn)
+    return dsn
 
 
 async def wait_for(check, *, seconds: float = 20.0, every: float = 0.05, what: str = "it"):

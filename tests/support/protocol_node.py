@@ -6,12 +6,13 @@ It keeps a diary of every assignment, so that a test can look at double leases f
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import json
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,8 +26,6 @@ EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 
 
 def base64url(raw: bytes) -> str:
-    import base64
-
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
@@ -36,6 +35,7 @@ class Held:
     slot: str
     secret: str
     order: dict[str, Any]
+    # Of the answer that brought it; it may cover others too.
     token: str
 
 
@@ -55,6 +55,8 @@ class ProtocolNode:
     # (attempt id, slot, delivered at, ended at): what this node was given, in order.
     diary: list[list[Any]] = field(default_factory=list)
     double_slots: int = 0
+    # Attempts whose completion claims their slot again: it may be given away before we hear that they counted.
+    ending: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -99,15 +101,14 @@ class ProtocolNode:
         return jwt.encode(claims, self.private, algorithm="EdDSA", headers={"typ": "JWT"})
 
     async def next(self, *, wait_seconds: float = 1.0, url: str | None = None, **changes: Any) -> httpx.Response:
-        busy = {held.slot for held in self.held.values()}
-        body = {
-            "boot_id": self.boot_id,
-            "free_slots": [slot for slot in self.slots if slot not in busy],
-            "running": list(self.held),
-            "wait_seconds": wait_seconds,
-            **changes,
-        }
+        body = {"boot_id": self.boot_id, **self.claim(), "wait_seconds": wait_seconds, **changes}
         return await self.client.post(f"{url or self.pick_url()}/v1/jobs/next", json=body, headers=self.headers)
+
+    def claim(self, *but: Held) -> dict[str, Any]:
+        """What is free and what runs, once these attempts have ended."""
+        left = {id: held for id, held in self.held.items() if id not in {each.attempt_id for each in but}}
+        busy = {held.slot for held in left.values()}
+        return {"free_slots": [slot for slot in self.slots if slot not in busy], "running": list(left)}
 
     async def heartbeat(self, *, url: str | None = None) -> httpx.Response:
         body = {"boot_id": self.boot_id, "running": list(self.held)}
@@ -119,10 +120,14 @@ class ProtocolNode:
         for item in answer.get("assignments", []):
             if item["attempt_id"] in self.held:
                 continue
-            if any(held.slot == item["slot"] for held in self.held.values()):
+            if any(held.slot == item["slot"] and id not in self.ending for id, held in self.held.items()):
                 self.double_slots += 1
             held = Held(
-                item["attempt_id"], item["slot"], item["lease_secret"], json.loads(item["order"]), item["token"]
+                item["attempt_id"],
+                item["slot"],
+                item["lease_secret"],
+                json.loads(item["order"]),
+                answer.get("token", ""),
             )
             self.held[held.attempt_id] = held
             self.diary.append([held.attempt_id, held.slot, time.monotonic(), None])
@@ -133,34 +138,70 @@ class ProtocolNode:
 
     def forget(self, attempt_id: str) -> None:
         self.held.pop(attempt_id, None)
+        self.ending.discard(attempt_id)
         for row in self.diary:
             if row[0] == attempt_id and row[3] is None:
                 row[3] = time.monotonic()
 
-    def receipt(self, held: Held, **changes: Any) -> str:
+    def receipt(self, *held: Held, **changes: Any) -> str:
+        """One for all results of a call."""
+        result = {"result_sha256": EMPTY_SHA256, "run_seconds": 0.0, "exit_code": 0}
         claims = {
             "iss": self.node_id,
             "aud": self.hub_id,
-            "jti": held.attempt_id,
-            "result_sha256": EMPTY_SHA256,
-            "exit_code": 0,
-            "run_seconds": 0.0,
             "iat": int(time.time()),
+            "results": {each.attempt_id: result for each in held},
             **changes,
         }
         return jwt.encode(claims, self.private, algorithm="EdDSA", headers={"typ": "computepool-receipt+jwt"})
 
-    async def complete(self, held: Held, *, url: str | None = None, **changes: Any) -> httpx.Response:
-        body = {
+    def completion(self, held: Held, **changes: Any) -> dict[str, Any]:
+        """How an attempt ended: well, without outputs, unless told otherwise."""
+        return {
             "attempt_id": held.attempt_id,
             "lease_secret": held.secret,
-            "boot_id": self.boot_id,
             "exit_code": 0,
             "result_sha256": EMPTY_SHA256,
-            "receipt": self.receipt(held),
             **changes,
         }
+
+    async def complete(self, held: Held, *, url: str | None = None, **changes: Any) -> httpx.Response:
+        """`claim=node.claim(held)` asks for the next work as well."""
+        receipt = "" if changes.get("cause") else self.receipt(held)
+        body = {"boot_id": self.boot_id, "receipt": receipt, **self.completion(held, **changes)}
         return await self.client.post(f"{url or self.pick_url()}/v1/jobs/complete", json=body, headers=self.headers)
+
+    async def complete_batch(
+        self,
+        batch: Sequence[Held],
+        *,
+        url: str | None = None,
+        each: Mapping[str, dict[str, Any]] | None = None,
+        **changes: Any,
+    ) -> httpx.Response:
+        """`each` changes single completions, by attempt id; `changes` are the call's."""
+        completions = [self.completion(held, **(each or {}).get(held.attempt_id, {})) for held in batch]
+        good = [held for held, told in zip(batch, completions, strict=True) if not told.get("cause")]
+        body = {
+            "boot_id": self.boot_id,
+            "completions": completions,
+            "receipt": self.receipt(*good) if good else "",
+            **changes,
+        }
+        url = f"{url or self.pick_url()}/v1/jobs/complete/batch"
+        return await self.client.post(url, json=body, headers=self.headers)
+
+    async def complete_and_claim(self, *held: Held, url: str | None = None) -> list[Held]:
+        """Ends these attempts in one call, and holds what the claim brought."""
+        claim = self.claim(*held)
+        if len(held) == 1:
+            answer = await self.complete(held[0], url=url, claim=claim)
+        else:
+            answer = await self.complete_batch(held, url=url, claim=claim)
+        assert answer.status_code == 200, answer.text
+        for each in held:
+            self.forget(each.attempt_id)
+        return self.take(answer.json().get("next") or {})
 
     async def claim_one(self, *, tries: int = 40, **options: Any) -> Held:
         """Asks until it holds one more attempt."""
@@ -171,17 +212,19 @@ class ProtocolNode:
             assert answer.status_code in (200, 204), answer.text
         raise AssertionError("no assignment came")
 
-    async def deliver(self, held: Held) -> None:
-        """Completes until answered, whatever dies meanwhile."""
+    async def deliver(self, held: Held, *, claims: bool = False) -> list[Held]:
+        """Completes until answered, whatever dies meanwhile. Returns what a claim brought."""
+        if claims:
+            self.ending.add(held.attempt_id)
         while True:
             try:
-                answer = await self.complete(held)
+                answer = await self.complete(held, claim=self.claim(held) if claims else None)
             except httpx.HTTPError:
                 await asyncio.sleep(0.05)
                 continue
             if answer.status_code in (200, 409):
                 self.forget(held.attempt_id)
-                return
+                return self.take(answer.json().get("next") or {})
             assert answer.status_code in (503, 401, 429), answer.text
             if answer.status_code == 401:
                 await self.renew()
@@ -199,17 +242,25 @@ class ProtocolNode:
         work: Callable[[Held], Awaitable[None]] | None = None,
         wait_seconds: float = 1.0,
         abandon: float = 0.0,
+        claims: bool = False,
     ) -> None:
         """Lives like an agent until told to stop. `abandon` is the share of calls that it leaves open and forgets,
-        as a machine does whose Wi-Fi went away: the hub believes them to be alive for a while."""
+        as a machine does whose Wi-Fi went away: the hub believes them to be alive for a while. With `claims`, each
+        completion asks for the next work."""
         running: set[asyncio.Task[None]] = set()
         freed = asyncio.Event()
 
         async def run_one(held: Held) -> None:
             if work is not None:
                 await work(held)
-            await self.deliver(held)
+            begin(await self.deliver(held, claims=claims and not stop.is_set()))
             freed.set()
+
+        def begin(fresh: list[Held]) -> None:
+            for held in fresh:
+                task = asyncio.create_task(run_one(held))
+                running.add(task)
+                task.add_done_callback(running.discard)
 
         orphans: set[asyncio.Task[Any]] = set()
         while not stop.is_set():
@@ -233,10 +284,7 @@ class ProtocolNode:
             if answer.status_code == 401:
                 await self.renew()
             elif answer.status_code == 200:
-                for held in self.take(answer.json()):
-                    task = asyncio.create_task(run_one(held))
-                    running.add(task)
-                    task.add_done_callback(running.discard)
+                begin(self.take(answer.json()))
             elif answer.status_code != 204:
                 await asyncio.sleep(0.05)
         for task in [*running, *orphans]:

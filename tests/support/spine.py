@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -17,31 +17,42 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from computepool import entropy
 from computepool.core.accounts.roles import DEFAULT_ROLES
 from computepool.core.errors import ComputePoolError
-from computepool.core.ids import AccountId, KeyId, NodeId
+from computepool.core.ids import AccountId, KeyId, NodeId, ShapeId
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.manifest import manifest_sha256
+from computepool.core.jobs.order import PriorityClass
+from computepool.core.placement.fleet import FleetIndex
+from computepool.core.placement.rounds import Round, Run, Wish
+from computepool.core.placement.scorers import Candidate, make_candidate
+from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot
+from computepool.core.placement.weights import WeightBook
 from computepool.hub.config import HubSettings
-from computepool.hub.dispatch.group_commit import SingleCommit
 from computepool.hub.services import attempts as attempt_service
-from computepool.hub.services import jobs as job_service
 from computepool.hub.services import nodes as node_service
-from computepool.hub.services.attempts import Completion
+from computepool.hub.services.attempts import Report
 from computepool.hub.services.callers import AccountCaller, NodeCaller
 from computepool.hub.services.keyring import Keyring, ensure_keys, to_base64
-from computepool.hub.services.leases import Leases
+from computepool.hub.services.leases import GRANTS_MAX, Granted, Leases
 from computepool.hub.services.receipts import RECEIPT_TYPE
+from computepool.hub.services.submissions import Submission, Submissions, Submitted, check_submission
+from computepool.hub.services.transitions import EndedAttempt
+from computepool.hub.services.weights import load_weights
 from computepool.hub.store import accounts as account_store
 from computepool.hub.store import connect
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store import nodes as node_store
+from computepool.hub.store import shapes as shape_store
+from computepool.hub.store import slices as slice_store
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Pool, create_pool
 from computepool.hub.store.jobs import Job
 from computepool.wire import jobs as wire_jobs
 from computepool.wire import nodes as wire_nodes
-from computepool.wire.attempts import CompleteAnswer, CompleteRequest
+from computepool.wire.attempts import CompleteAnswer, CompleteOutcome, CompleteRequest, Completion
 from tests.support.builders import GB
+
+EXPECTED_SECONDS = 30.0
 
 _numbers = itertools.count(1)
 
@@ -53,12 +64,68 @@ class EnrolledNode:
     caller: NodeCaller = field(repr=False)
 
 
+class EvenShare:
+    """Every account gets the same; what is left over goes to those who signed up first."""
+
+    def plan(self, accounts: Collection[AccountId], count: int) -> Mapping[AccountId, int]:
+        each, rest = divmod(count, len(accounts))
+        return {account: each + (number < rest) for number, account in enumerate(sorted(accounts))}
+
+
+def expect_the_usual(_: AccountId) -> float:
+    return EXPECTED_SECONDS
+
+
+class Bench:
+    """What dispatch would say to submits. Offers no slots unless a test puts some on it."""
+
+    def __init__(self, book: WeightBook) -> None:
+        self.fleet = FleetIndex({name: book.sets[name] for name in book.split.names_in_use})
+        self.waiting: set[tuple[AccountId, ShapeId]] = set()
+        self.taken: list[Candidate] = []
+        self.given_back: list[Candidate] = []
+
+    def put(self, candidates: Iterable[Candidate]) -> None:
+        for candidate in candidates:
+            self.fleet.add(candidate)
+
+    def is_waiting(self, account_id: AccountId, shape_id: ShapeId) -> bool:
+        return (account_id, shape_id) in self.waiting
+
+    def count_shapes(self, account_id: AccountId) -> int:
+        return len({shape_id for account, shape_id in self.waiting if account == account_id})
+
+    def take_slot(self, shape: Shape, wish: Wish) -> Candidate | None:
+        found = self.fleet.best(
+            shape, wish.prefer, weights=wish.weight_set, ceiling=shape.ceiling_microcredits_per_hour
+        )
+        if found is not None:
+            self.taken.append(self.fleet.take(found.slot.node_id, found.slot.name))
+        return found
+
+    def give_slot(self, candidate: Candidate) -> None:
+        self.fleet.give(candidate.slot.node_id, candidate.slot.name)
+        self.given_back.append(candidate)
+
+    def expected_seconds(self, account_id: AccountId) -> float:
+        return expect_the_usual(account_id)
+
+
 @dataclass(frozen=True)
 class Spine:
     pool: Pool
     settings: HubSettings
     keyring: Keyring
+    book: WeightBook
     leases: Leases
+    submissions: Submissions
+    bench: Bench
+    # Attempts that have left their slots, as the services told it.
+    ended: list[EndedAttempt] = field(default_factory=list)
+
+    def open_second_hub(self) -> Spine:
+        """Another hub on the same database: it shares nothing of what this one remembers."""
+        return _compose(self.pool, self.settings, self.keyring, self.book)
 
     async def sign_up(self, **limits: int) -> AccountCaller:
         account_id = AccountId(entropy.new_id())
@@ -91,23 +158,54 @@ class Spine:
         return EnrolledNode(node_id, private, NodeCaller(node_id, owner.account_id, public_key))
 
     async def submit(self, *, by: AccountCaller | None = None, key: str | None = None, **spec: Any) -> Job:
-        caller = by or await self.sign_up()
+        [answer] = (await self.submit_all(self.submission(by or await self.sign_up(), key, **spec))).answers
+        if isinstance(answer, ComputePoolError):
+            raise answer
+        return answer
+
+    def submission(self, by: AccountCaller, key: str | None = None, **spec: Any) -> Submission:
         request = wire_jobs.JobSpec(**{"command": ("true",), **spec})
-        submission = job_service.check_submission(caller, request, idempotency_key=key)
-        return await SingleCommit(lambda batch: job_service.submit_jobs(self.pool, batch)).put(submission)
+        return check_submission(by, request, idempotency_key=key)
+
+    async def submit_all(self, *batch: Submission) -> Submitted:
+        return await self.submissions.submit(batch, self.bench)
 
     async def list_slots(self, *nodes: EnrolledNode) -> list[Slot]:
         async with self.pool.acquire() as conn:
             return [stored.slot for stored in await node_store.list_slots(conn, [node.id for node in nodes])]
 
-    async def list_free(self, *nodes: EnrolledNode) -> list[Slot]:
+    async def list_candidates(self, *nodes: EnrolledNode, busy: bool = False) -> list[Candidate]:
+        """The free slots of these nodes; with `busy` those that are taken too."""
         async with self.pool.acquire() as conn:
-            stored = await node_store.list_slots(conn, [node.id for node in nodes])
-        return [each.slot for each in stored if not each.busy]
+            offered = await node_store.list_candidates(conn, [node.id for node in nodes])
+        return [
+            make_candidate(
+                each.slot,
+                price_microcredits_per_hour=each.floor_microcredits_per_hour,
+                reliability=0.9,
+                declared_tflops=each.declared_tflops,
+            )
+            for each in offered
+            if busy or not each.busy
+        ]
 
-    async def grant(self, *nodes: EnrolledNode) -> list[Grant]:
+    async def open_round(self, candidates: Iterable[Candidate], *, grants_max: int = GRANTS_MAX) -> Round:
+        """Over these slots and all that is queued."""
+        fleet = FleetIndex({name: self.book.sets[name] for name in self.book.split.names_in_use})
+        for candidate in candidates:
+            fleet.add(candidate)
+        async with self.pool.acquire() as conn:
+            found = await slice_store.list_runs(conn, limit=1_000)
+            shapes = await shape_store.list_shapes(conn, {run.shape_id for run in found})
+        return Round(fleet, shapes, group_runs(found), EvenShare(), grants_max=grants_max)
+
+    async def grant_round(self, round_: Round) -> Granted:
+        return await self.leases.grant(round_, expected_seconds=expect_the_usual)
+
+    async def grant(self, *nodes: EnrolledNode, grants_max: int = GRANTS_MAX) -> list[Grant]:
         """Leases for every free slot of these nodes, as far as the queue reaches."""
-        return await self.leases.grant(await self.list_free(*nodes))
+        round_ = await self.open_round(await self.list_candidates(*nodes), grants_max=grants_max)
+        return (await self.grant_round(round_)).grants
 
     async def grant_one(self, node: EnrolledNode) -> Grant:
         [grant] = await self.grant(node)
@@ -124,30 +222,50 @@ class Spine:
             "result_sha256": manifest_sha256((o.path, o.sha256) for o in outputs),
         }
         values.update(overrides)
-        values.setdefault("receipt", self.receipt(node, grant, result_sha256=values["result_sha256"]))
-        return CompleteRequest(**values)
+        request = CompleteRequest(**{**values, "receipt": ""})
+        return CompleteRequest(**{"receipt": self.receipt(node, request), **values})
 
-    def receipt(self, node: EnrolledNode, grant: Grant, *, typ: str = RECEIPT_TYPE, **changes: Any) -> str:
+    def receipt(self, node: EnrolledNode, *completions: Completion, typ: str = RECEIPT_TYPE, **changes: Any) -> str:
+        """One signed statement of all that succeeded in a call."""
         claims = {
             "iss": str(node.id),
             "aud": str(self.keyring.hub_id),
-            "jti": str(grant.id),
             "iat": int(time.time()),
+            "results": {
+                str(each.attempt_id): {
+                    "result_sha256": each.result_sha256,
+                    "run_seconds": each.usage.run_seconds,
+                    "exit_code": each.exit_code,
+                }
+                for each in completions
+                if each.cause is None
+            },
             **changes,
         }
         return jwt.encode(claims, node.private, algorithm="EdDSA", headers={"typ": typ})
 
     async def finish(self, *reports: tuple[EnrolledNode, CompleteRequest]) -> list[CompleteAnswer | ComputePoolError]:
-        """Checks each report by itself, then judges the sound ones together, as the hub does."""
-        answers: list[Any] = []
+        """Checks each report as a call of its own, then judges the sound ones together, as the hub does."""
+        checked: list[Report | ComputePoolError] = []
         for node, request in reports:
             try:
-                answers.append(attempt_service.check_completion(self.keyring, node.caller, request))
+                checked += attempt_service.check_completions(self.keyring, node.caller, (request,), request.receipt)
             except ComputePoolError as refusal:
-                answers.append(refusal)
-        sound = [answer for answer in answers if isinstance(answer, Completion)]
-        judged = iter(await attempt_service.finish_attempts(self.pool, sound))
-        return [next(judged) if isinstance(answer, Completion) else answer for answer in answers]
+                checked.append(refusal)
+        return await self._judge(checked)
+
+    async def finish_call(
+        self, node: EnrolledNode, completions: Sequence[Completion], *, receipt: str | None = None
+    ) -> list[CompleteAnswer | ComputePoolError]:
+        """One call with many ends, under one receipt."""
+        receipt = self.receipt(node, *completions) if receipt is None else receipt
+        return await self._judge(attempt_service.check_completions(self.keyring, node.caller, completions, receipt))
+
+    async def _judge(self, checked: Sequence[Report | ComputePoolError]) -> list[CompleteAnswer | ComputePoolError]:
+        sound = [item for item in checked if isinstance(item, Report)]
+        judged = iter(await attempt_service.finish_attempts(self.pool, sound, on_end=self.ended.extend))
+        outcomes = [next(judged) if isinstance(item, Report) else item for item in checked]
+        return [_to_answer(outcome) for outcome in outcomes]
 
     async def succeed(self, node: EnrolledNode, grant: Grant, **overrides: Any) -> CompleteAnswer | ComputePoolError:
         [answer] = await self.finish((node, self.completion(node, grant, **overrides)))
@@ -184,6 +302,25 @@ class Spine:
         )
 
 
+def _to_answer(outcome: CompleteOutcome | ComputePoolError) -> CompleteAnswer | ComputePoolError:
+    if isinstance(outcome, ComputePoolError):
+        return outcome
+    return CompleteAnswer(accepted=outcome.accepted, repeated=outcome.repeated)
+
+
+def group_runs(found: Iterable[Run]) -> dict[ShapeId, dict[PriorityClass, set[AccountId]]]:
+    runs: dict[ShapeId, dict[PriorityClass, set[AccountId]]] = {}
+    for run in found:
+        runs.setdefault(run.shape_id, {}).setdefault(run.priority_class, set()).add(run.account_id)
+    return runs
+
+
+def _compose(pool: Pool, settings: HubSettings, keyring: Keyring, book: WeightBook) -> Spine:
+    leases = Leases(pool, keyring, settings, weight_sets=set(book.split.names_in_use))
+    submissions = Submissions(pool, leases, book.split, lease_seconds=settings.lease_seconds)
+    return Spine(pool, settings, keyring, book, leases, submissions, Bench(book))
+
+
 @contextlib.asynccontextmanager
 async def open_spine(dsn: str, **settings: Any) -> AsyncIterator[Spine]:
     config = HubSettings(demo=True, **settings)
@@ -196,6 +333,6 @@ async def open_spine(dsn: str, **settings: Any) -> AsyncIterator[Spine]:
         await ensure_keys(pool)
         keyring = Keyring(facts.hub_id)
         await keyring.refresh(pool)
-        yield Spine(pool, config, keyring, Leases(pool, keyring, config))
+        yield _compose(pool, config, keyring, load_weights())
     finally:
         await pool.close()

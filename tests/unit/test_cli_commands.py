@@ -3,14 +3,19 @@
 import re
 import subprocess
 import sys
+from datetime import datetime, timedelta, timezone
+from enum import Enum
 from pathlib import Path
 
 import click
 import pytest
 
+from computepool import clock
 from computepool.cli.main import EXIT_REFUSED, cli, run
-from computepool.cli.run import choose_program, parse_variables, to_folder_name
+from computepool.cli.run import choose_program, parse_deadline, parse_variables, to_folder_name
 from computepool.cli.sign_in import split_link
+from computepool.core.jobs.order import PriorityClass
+from computepool.core.placement.weights import Preference
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +35,7 @@ def test_help_needs_none_of_the_heavy_packages() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for name in ("run", "jobs", "logs", "cancel", "nodes", "node", "sign-in", "hub", "fleet", "demo"):
+    for name in ("run", "jobs", "logs", "cancel", "nodes", "node", "sign-in", "hub", "accounts", "fleet", "demo"):
         assert f"\n  {name} " in done.stdout
 
 
@@ -39,9 +44,7 @@ def test_importing_the_sdk_does_not_import_httpx() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(
-    "name", ["run", "jobs", "logs", "cancel", "nodes", "node", "sign-in", "login", "sign-up", "hub", "fleet", "demo"]
-)
+@pytest.mark.parametrize("name", [*cli.list_commands(click.Context(cli)), "login"])
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([name, "--help"]) == 0
     assert f"Usage: computepool {name}" in capsys.readouterr().out
@@ -96,6 +99,48 @@ def test_a_program_that_names_its_interpreter_is_started_by_it(tmp_path: Path) -
 def test_a_missing_script_points_to_the_dashes() -> None:
     with pytest.raises(click.UsageError, match="run -- python3"):
         choose_program("python3", [])
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "kind"),
+    [
+        ("run", "--prefer", Preference),
+        ("run", "--class", PriorityClass),
+        ("accounts", "--class", PriorityClass),
+    ],
+)
+def test_choices_are_those_of_the_wire(command: str, option: str, kind: type[Enum]) -> None:
+    found = cli.get_command(click.Context(cli), command)
+    assert found is not None
+    [parameter] = [each for each in found.params if option in each.opts]
+    assert isinstance(parameter.type, click.Choice)
+    assert list(parameter.type.choices) == [each.value for each in kind]
+
+
+def test_a_deadline_is_a_time_from_now_or_a_moment() -> None:
+    assert parse_deadline(None) is None
+    soon = parse_deadline("2h")
+    assert soon is not None
+    assert timedelta(hours=1, minutes=59) < soon - clock.now() <= timedelta(hours=2)
+    assert parse_deadline("2030-01-31T18:00+00:00") == datetime(2030, 1, 31, 18, tzinfo=timezone.utc)
+    local = parse_deadline("2030-01-31T18:00")
+    assert local is not None
+    assert local.tzinfo is not None
+    with pytest.raises(click.UsageError, match="--deadline tomorrow: write 90s"):
+        parse_deadline("tomorrow")
+
+
+@pytest.mark.parametrize("arguments", [["nodes", "attic-pc", "floor"], ["nodes", "attic-pc", "pause", "12"]])
+def test_a_floor_goes_with_its_credits_and_nothing_else_does(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == EXIT_REFUSED
+    assert "computepool nodes NODE floor 12" in capsys.readouterr().err
+
+
+def test_a_grant_without_an_account_is_a_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["accounts", "--weight", "2"]) == EXIT_REFUSED
+    assert "Name the ACCOUNT" in capsys.readouterr().err
 
 
 def test_variables_are_split_at_the_first_equals_sign() -> None:

@@ -13,9 +13,11 @@ from computepool.cli.nodes import list_tiers, nodes_table, word_for_state
 from computepool.cli.watch import describe_end, describe_progress
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
 from computepool.core.nodes.state import NodeState
 from computepool.core.placement.slot import SlotKind
+from computepool.core.placement.weights import Preference
 from computepool.wire.jobs import Attempt, Job, OutputFile, Requirements, Slice, SliceCounts
 from computepool.wire.nodes import Gpu, Hardware, Node, SlotView
 
@@ -30,6 +32,8 @@ def make_job(**overrides: Any) -> Job:
         "slice_count": 10,
         "counts": SliceCounts(queued=3, leased=1, running=2, succeeded=3, failed=1),
         "priority": 0,
+        "priority_class": PriorityClass.NORMAL,
+        "prefer": Preference.VALUE,
         "retries": 2,
         "wall_seconds": 60,
         "requirements": Requirements(),
@@ -103,6 +107,16 @@ def test_a_job_tells_what_it_needs() -> None:
     text = "16 GB VRAM, 4 cores, 512 MB RAM, 1 GB disk, tier rtx-4090 or rtx-3090, region IN, sandboxed"
     assert describe_requirements(need) == text
     assert describe_requirements(Requirements(gpu=True)).startswith("a GPU, 1 core,")
+    priced = Requirements(ceiling_microcredits_per_hour=40_000_000)
+    assert describe_requirements(priced).endswith("at most 40 credits/h, sandboxed")
+
+
+def test_a_job_tells_what_it_would_rather_have() -> None:
+    assert "wants      the best value, class normal" in describe_job(make_job())
+    wishes = {"prefer": Preference.CHEAPEST, "priority_class": PriorityClass.HIGH, "priority": 3}
+    lines = describe_job(make_job(**wishes, deadline_at=NOW))
+    assert "wants      the cheapest slot, class high, priority 3" in lines
+    assert any(line.startswith("deadline   2026-01-01 ") for line in lines)
 
 
 def test_a_job_tells_how_far_it_is() -> None:

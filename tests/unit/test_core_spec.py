@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.spec import (
     COMMAND_BYTES_MAX,
     ENV_BYTES_MAX,
@@ -20,10 +21,12 @@ from computepool.core.jobs.spec import (
     SLICES_MAX,
     WALL_SECONDS_MAX,
     Requirements,
+    find_class_refusal,
     is_safe_relative_path,
     is_sha256,
     list_faults,
 )
+from computepool.core.placement.price import PRICE_MICROCREDITS_MAX
 from tests.support.builders import NOW, SHA256, make_file, make_spec
 
 LONGEST_PATH = "/".join(["x" * 255] * 4) + "/"
@@ -64,6 +67,11 @@ def test_the_plainest_job_has_no_faults():
         {"wall_seconds": 1},
         {"wall_seconds": WALL_SECONDS_MAX},
         {"expires_at": NOW + timedelta(microseconds=1)},
+        {"deadline_at": NOW + timedelta(microseconds=1)},
+        {"deadline_at": NOW + timedelta(hours=1), "expires_at": NOW + timedelta(hours=1)},
+        needs(ceiling_microcredits_per_hour=None),
+        needs(ceiling_microcredits_per_hour=1),
+        needs(ceiling_microcredits_per_hour=PRICE_MICROCREDITS_MAX),
         needs(vram_bytes=1 << 50, ram_bytes=1 << 50, disk_bytes=1 << 50),
         needs(vram_bytes=0, ram_bytes=0, disk_bytes=0),
         needs(cores=1),
@@ -118,6 +126,15 @@ def test_what_lies_just_inside_a_limit_is_taken(spec):
         ({"wall_seconds": WALL_SECONDS_MAX + 1}, "wall_seconds is 1209601"),
         ({"expires_at": NOW}, "lies in the past"),
         ({"expires_at": datetime(2031, 1, 1)}, "needs a time zone"),  # noqa: DTZ001
+        ({"deadline_at": NOW}, "deadline_at lies in the past"),
+        ({"deadline_at": datetime(2031, 1, 1)}, "deadline_at needs a time zone"),  # noqa: DTZ001
+        (
+            {"deadline_at": NOW + timedelta(hours=2), "expires_at": NOW + timedelta(hours=1)},
+            "deadline_at lies after expires_at",
+        ),
+        (needs(ceiling_microcredits_per_hour=0), "ceiling_microcredits_per_hour is 0; it must be between 1 and"),
+        (needs(ceiling_microcredits_per_hour=-5), "ceiling_microcredits_per_hour is -5"),
+        (needs(ceiling_microcredits_per_hour=PRICE_MICROCREDITS_MAX + 1), "or absent for any price"),
         (needs(vram_bytes=-1), "requirements.vram_bytes is -1"),
         (needs(ram_bytes=-1), "requirements.ram_bytes is -1"),
         (needs(disk_bytes=(1 << 50) + 1), "requirements.disk_bytes is"),
@@ -216,3 +233,15 @@ def test_a_stronger_isolation_meets_every_weaker_demand(offered, asked):
 def test_isolation_does_not_compare_with_plain_text():
     with pytest.raises(TypeError):
         _ = IsolationLevel.SANDBOXED < 1
+
+
+@pytest.mark.parametrize("granted", PriorityClass)
+@pytest.mark.parametrize("asked", PriorityClass)
+def test_a_class_is_refused_exactly_above_the_grant(asked, granted):
+    ladder = ["low", "normal", "high"]
+    refusal = find_class_refusal(asked, granted)
+    assert (refusal is not None) is (ladder.index(asked.value) > ladder.index(granted.value))
+    if refusal is not None:
+        assert refusal.startswith(
+            f"priority_class is {asked.value}; this account may ask for {granted.value} at most."
+        )

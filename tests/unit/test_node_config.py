@@ -41,6 +41,12 @@ def test_the_environment_is_read_and_flags_win() -> None:
         {"COMPUTEPOOL_NODE_REGION": "in"},
         {"COMPUTEPOOL_NODE_CORES_MAX": "0"},
         {"COMPUTEPOOL_NODE_POLL": "sometimes"},
+        {"COMPUTEPOOL_NODE_FLOOR_CREDITS_PER_HOUR": "-1"},
+        {"COMPUTEPOOL_NODE_FLOOR_CREDITS_PER_HOUR": "0.0000001"},
+        {"COMPUTEPOOL_NODE_FLOOR_CREDITS_PER_HOUR": "nan"},
+        {"COMPUTEPOOL_NODE_FLOOR_CREDITS_PER_HOUR": "inf"},
+        {"COMPUTEPOOL_NODE_FLOOR_CREDITS_PER_HOUR": "1e300"},
+        {"COMPUTEPOOL_NODE_FLOOR_CREDITS_PER_HOUR": "much"},
         {"HUB_URL": "hub.example"},
         {"HUB_URL": "ftp://hub.example"},
     ],
@@ -53,6 +59,26 @@ def test_what_cannot_be_used_is_refused(env: dict[str, str]) -> None:
 def test_a_bad_flag_is_refused_like_a_bad_variable() -> None:
     with pytest.raises(InvalidSettings):
         load_config(HUB, poll="sometimes")
+
+
+@pytest.mark.parametrize(
+    ("credits", "microcredits"),
+    [("0", 0), ("1.50", 1_500_000), ("0.000001", 1), ("12", 12_000_000), ("0.1", 100_000), ("1e3", 10**9)],
+)
+def test_the_floor_is_given_in_credits_and_sent_in_microcredits(credits: str, microcredits: int) -> None:
+    config = load_config({**HUB, "COMPUTEPOOL_NODE_FLOOR_CREDITS_PER_HOUR": credits})
+    assert config.floor_microcredits_per_hour == microcredits
+
+
+def test_the_floor_can_be_given_as_a_flag() -> None:
+    flags = vars(make_parser().parse_args(["--floor-credits-per-hour", "2.25"]))
+    assert load_config(HUB, **flags).floor_microcredits_per_hour == 2_250_000
+    with pytest.raises(InvalidSettings):
+        load_config(HUB, floor_credits_per_hour="much")
+
+
+def test_a_slot_is_lent_at_any_price_unless_its_owner_says_otherwise() -> None:
+    assert load_config(HUB).floor_microcredits_per_hour == 0
 
 
 def test_each_hub_and_each_name_has_its_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:

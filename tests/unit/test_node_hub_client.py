@@ -145,6 +145,16 @@ def test_errors_keep_their_meaning(status: int, body: object, expected: type[Exc
     assert type(to_error(status, json.dumps(body).encode(), {})) is expected
 
 
+async def test_it_is_said_why_no_token_could_be_believed(tmp_path: Path) -> None:
+    client = make_client(tmp_path, lambda _: httpx.Response(204))
+    assert client.doubt is None
+    client.has_trusted_keys = False
+    assert "keys" in str(client.doubt)
+    client.clock_skew_seconds = 3_600.0
+    assert "3600 s" in str(client.doubt)
+    await client.close()
+
+
 def test_the_hubs_word_on_waiting_is_kept() -> None:
     error = to_error(429, b'{"code": "rate_limited", "message": "m"}', {"Retry-After": "7"})
     assert error.details["retry_after_seconds"] == 7

@@ -1,4 +1,4 @@
-"""The node's key, its enrolment and its spent tokens survive restarts, and nobody else can read them."""
+"""The node's key, its enrolment and what it has started survive restarts, and nobody else can read them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from computepool.wire.nodes import EnrolledNode, EnrolNode, Hardware, HubKey
 NOW = 1_800_000_000.0
 
 
-def make_request(identity: Identity, *, cores: int = 4, disk_bytes: int = 10**9) -> EnrolNode:
+def make_request(identity: Identity, *, cores: int = 4, disk_bytes: int = 10**9, floor: int = 0) -> EnrolNode:
     return EnrolNode(
         name="attic",
         public_key=identity.public_key_text,
         hardware=Hardware(cores=cores, ram_bytes=10**9, disk_bytes=disk_bytes),
         isolation=IsolationLevel.SANDBOXED,
+        floor_microcredits_per_hour=floor,
     )
 
 
@@ -59,6 +60,12 @@ def test_new_hardware_is_told_again_but_not_a_few_bytes_of_disk(tmp_path: Path) 
     identity.record_enrolment("http://hub", make_request(identity), make_answer())
     assert identity.has_declared(make_request(identity, disk_bytes=10**9 - 5_000))
     assert not identity.has_declared(make_request(identity, cores=8))
+
+
+def test_a_new_floor_is_told(tmp_path: Path) -> None:
+    identity = Identity(StateDir(tmp_path))
+    identity.record_enrolment("http://hub", make_request(identity), make_answer())
+    assert not identity.has_declared(make_request(identity, floor=1_500_000))
 
 
 def test_another_hub_is_refused(tmp_path: Path) -> None:
@@ -117,19 +124,19 @@ def test_the_sign_of_life_gets_younger_with_every_touch(tmp_path: Path) -> None:
     assert state.alive_path.stat().st_mtime_ns > before
 
 
-def test_a_token_is_spent_once_even_across_restarts(tmp_path: Path) -> None:
-    token_id = uuid4()
+def test_an_attempt_is_started_once_even_across_restarts(tmp_path: Path) -> None:
+    attempt_id = uuid4()
     spent = SpentTokens(tmp_path / "spent", now_seconds=NOW)
-    assert spent.spend(token_id, expires_at=NOW + 300, now_seconds=NOW)
-    assert not spent.spend(token_id, expires_at=NOW + 300, now_seconds=NOW)
-    assert SpentTokens(tmp_path / "spent", now_seconds=NOW + 1).is_spent(token_id)
+    assert spent.spend(attempt_id, expires_at=NOW + 300, now_seconds=NOW)
+    assert not spent.spend(attempt_id, expires_at=NOW + 300, now_seconds=NOW)
+    assert SpentTokens(tmp_path / "spent", now_seconds=NOW + 1).is_spent(attempt_id)
 
 
-def test_long_expired_tokens_are_forgotten(tmp_path: Path) -> None:
-    token_id = uuid4()
-    SpentTokens(tmp_path / "spent", now_seconds=NOW).spend(token_id, expires_at=NOW, now_seconds=NOW)
+def test_what_long_expired_tokens_started_is_forgotten(tmp_path: Path) -> None:
+    attempt_id = uuid4()
+    SpentTokens(tmp_path / "spent", now_seconds=NOW).spend(attempt_id, expires_at=NOW, now_seconds=NOW)
     later = SpentTokens(tmp_path / "spent", now_seconds=NOW + KEEP_SECONDS + 1)
-    assert not later.is_spent(token_id)
+    assert not later.is_spent(attempt_id)
     assert (tmp_path / "spent").read_bytes() == b""
 
 

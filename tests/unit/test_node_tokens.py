@@ -12,8 +12,10 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from computepool.core.jobs.cause import Cause
 from computepool.node import tokens
-from computepool.node.tokens import TokenRefused
+from computepool.node.tokens import JobToken, TokenRefused
+from computepool.wire.attempts import Completion, Usage
 from computepool.wire.nodes import HubKey
 
 NOW = 1_800_000_000.0
@@ -21,6 +23,10 @@ NODE_ID, ATTEMPT_ID, HUB_ID = uuid4(), uuid4(), uuid4()
 ORDER = '{"command": ["python3", "main.py"]}'
 HUB_PRIVATE = Ed25519PrivateKey.generate()
 PINNED = [HubKey(kid="k1", public_key=tokens.to_key_text(HUB_PRIVATE.public_key()))]
+
+
+def sha256_of(order: str) -> str:
+    return hashlib.sha256(order.encode()).hexdigest()
 
 
 def make_token(
@@ -33,9 +39,9 @@ def make_token(
     claims = {
         "iss": str(HUB_ID),
         "aud": str(NODE_ID),
-        "jti": str(ATTEMPT_ID),
+        "jti": "any random text",
         "exp": int(NOW) + 300,
-        "order_sha256": hashlib.sha256(ORDER.encode()).hexdigest(),
+        "orders": {str(ATTEMPT_ID): sha256_of(ORDER)},
         **changes,
     }
     claims.pop(without, None)
@@ -45,14 +51,14 @@ def make_token(
 
 def verify(
     token: str, *, order: str = ORDER, hub_keys: list[HubKey] = PINNED, attempt_id: UUID = ATTEMPT_ID
-) -> float:
-    return tokens.verify_job_token(
-        token, order=order, attempt_id=attempt_id, node_id=NODE_ID, hub_keys=hub_keys, now_seconds=NOW
-    )
+) -> JobToken:
+    verified = tokens.verify_job_token(token, node_id=NODE_ID, hub_keys=hub_keys, now_seconds=NOW)
+    verified.check(attempt_id, order)
+    return verified
 
 
 def test_a_good_token_is_believed() -> None:
-    assert verify(make_token()) == NOW + 300
+    assert verify(make_token()).expires_at == NOW + 300
 
 
 def test_a_token_within_the_clocks_leeway_is_believed() -> None:
@@ -68,13 +74,16 @@ def test_a_token_within_the_clocks_leeway_is_believed() -> None:
         (make_token(header={"typ": tokens.RECEIPT_TYPE}), "type"),
         (make_token(aud=str(uuid4())), "another node"),
         (make_token(without="aud"), "does not verify"),
-        (make_token(jti=str(uuid4())), "another attempt"),
-        (make_token(without="jti"), "another attempt"),
+        (make_token(orders={}), "does not name"),
+        (make_token(orders={str(uuid4()): sha256_of(ORDER)}), "does not name"),
+        (make_token(orders={str(ATTEMPT_ID): None}), "does not name"),
+        (make_token(orders={str(ATTEMPT_ID): 7}), "not the one"),
+        (make_token(orders={str(ATTEMPT_ID): "0" * 64}), "not the one"),
+        (make_token(orders=[str(ATTEMPT_ID)]), "no orders"),
+        (make_token(without="orders"), "no orders"),
         (make_token(exp=int(NOW) - 3_600), "ran out"),
         (make_token(without="exp"), "no expiry"),
         (make_token(exp=True), "no expiry"),
-        (make_token(order_sha256="0" * 64), "not the one"),
-        (make_token(without="order_sha256"), "not the one"),
         ("", "cannot be read"),
         ("a.b.c", "cannot be read"),
         (make_token()[:-4] + "AAAA", "does not verify"),
@@ -88,6 +97,21 @@ def test_a_token_that_misses_one_check_is_refused(token: str, words: str) -> Non
 def test_a_changed_order_is_refused() -> None:
     with pytest.raises(TokenRefused, match="not the one"):
         verify(make_token(), order=ORDER.replace("main", "evil"))
+
+
+def test_one_token_covers_many_orders_each_under_its_own_attempt() -> None:
+    other_id, other_order = uuid4(), ORDER.replace("main", "other")
+    orders = {str(ATTEMPT_ID): sha256_of(ORDER), str(other_id): sha256_of(other_order)}
+    token = make_token(orders=orders)
+    verify(token)
+    verify(token, attempt_id=other_id, order=other_order)
+    with pytest.raises(TokenRefused, match="not the one"):
+        verify(token, attempt_id=other_id, order=ORDER)
+
+
+def test_no_token_covers_nothing() -> None:
+    with pytest.raises(TokenRefused, match="does not name"):
+        tokens.NO_TOKEN.check(ATTEMPT_ID, ORDER)
 
 
 def test_the_algorithm_none_is_refused() -> None:
@@ -149,16 +173,15 @@ def test_an_assertion_names_the_node_and_lives_a_minute() -> None:
 
 def test_a_receipt_carries_what_the_protocol_asks_for() -> None:
     key = Ed25519PrivateKey.generate()
-    text = tokens.make_receipt(
-        key,
-        node_id=NODE_ID,
-        hub_id=HUB_ID,
+    good = Completion(
         attempt_id=ATTEMPT_ID,
-        result_sha256="ab" * 32,
+        lease_secret="s",
         exit_code=0,
-        run_seconds=1.5,
-        now_seconds=NOW,
+        usage=Usage(run_seconds=1.5),
+        result_sha256="ab" * 32,
     )
+    failed = Completion(attempt_id=uuid4(), lease_secret="s", exit_code=1, cause=Cause.EXIT_CODE)
+    text = make_receipt(key, good, failed)
     assert jwt.get_unverified_header(text) == {"alg": "EdDSA", "typ": "computepool-receipt+jwt"}
     claims = jwt.decode(
         text, key.public_key(), algorithms=["EdDSA"], audience=str(HUB_ID), options={"verify_iat": False}
@@ -166,12 +189,14 @@ def test_a_receipt_carries_what_the_protocol_asks_for() -> None:
     assert claims == {
         "iss": str(NODE_ID),
         "aud": str(HUB_ID),
-        "jti": str(ATTEMPT_ID),
-        "result_sha256": "ab" * 32,
-        "exit_code": 0,
-        "run_seconds": 1.5,
         "iat": int(NOW),
+        "results": {str(ATTEMPT_ID): {"result_sha256": "ab" * 32, "run_seconds": 1.5, "exit_code": 0}},
     }
+    assert make_receipt(key, failed) == ""
+
+
+def make_receipt(key: Ed25519PrivateKey, *completions: Completion) -> str:
+    return tokens.make_receipt(key, node_id=NODE_ID, hub_id=HUB_ID, completions=completions, now_seconds=NOW)
 
 
 def make_key_list(key: Ed25519PrivateKey, kid: str, listed: list[HubKey], **changes: Any) -> str:

@@ -22,11 +22,15 @@ from computepool.core.placement.explain import (
     Gate,
     SlotClass,
     Standing,
+    choose_steps,
     explain_waiting,
+    least_ceiling,
+    list_ceiling_steps,
     list_margins,
     say_waiting,
 )
-from computepool.core.placement.idleness import Backlog, IdleReason, NodeFacts, explain_idle
+from computepool.core.placement.idleness import Backlog, IdleReason, LowerFloor, NodeFacts, explain_idle
+from computepool.core.placement.price import PRICE_MICROCREDITS_MAX, round_down_price, say_price
 from computepool.core.placement.shape import to_shape
 from computepool.core.words import say_bytes
 from tests.support.builders import GB, make_shape, make_slot
@@ -34,7 +38,7 @@ from tests.support.builders import GB, make_shape, make_slot
 
 def make_class(**overrides: Any) -> SlotClass:
     """One ready, free slot; what is not of the class is of the slot."""
-    own = ("standing", "slot_count", "busy_count", "node_name", "last_seen_at")
+    own = ("standing", "slot_count", "busy_count", "node_name", "last_seen_at", "price_microcredits_per_hour")
     values = {"standing": Standing.READY, "slot_count": 1, "busy_count": 0}
     values.update({name: overrides.pop(name) for name in own if name in overrides})
     return SlotClass(slot=make_slot(**overrides), **values)
@@ -46,7 +50,7 @@ def words_of(found: Explanation) -> list[str]:
 
 def test_every_check_of_placement_has_its_gate_in_the_same_order():
     assert tuple(CHECK_OF.values()) == checks.CHECKS
-    assert set(CHECK_OF) == set(Gate)
+    assert {*CHECK_OF, Gate.PRICE} == set(Gate)
 
 
 def test_every_slot_is_counted_at_each_gate_that_it_fails():
@@ -138,9 +142,8 @@ def test_amounts_that_look_alike_are_told_in_bytes():
 def test_nothing_is_suggested_while_a_slot_that_fits_is_free():
     found = explain_waiting(Requirements(), [make_class(slot_count=2, busy_count=1), make_class(cores=1)])
     assert (found.pass_count, found.free_count, found.suggestions) == (3, 2, ())
-    assert say_waiting(found, ahead_count=0, ahead_is_more=False) == (
-        "3 of 3 slots fit, 2 free now: it should start within seconds (it is next)."
-    )
+    words = "3 of 3 slots fit, 2 free now: whoever's turn it is should start within seconds."
+    assert say_waiting(found) == words
 
 
 def test_when_all_that_fit_are_busy_a_change_must_reach_a_free_slot():
@@ -150,16 +153,13 @@ def test_when_all_that_fit_are_busy_a_change_must_reach_a_free_slot():
     found = explain_waiting(Requirements(vram_bytes=24 * GB), [busy, near_but_busy, free])
     assert words_of(found) == ["ask for 8 GB of VRAM instead of 24 GB"]
     assert (found.suggestions[0].slot_count, found.suggestions[0].free_count) == (6, 1)
-    assert say_waiting(found, ahead_count=12, ahead_is_more=False) == (
-        "3 of 6 slots fit, but all are busy; 12 slices with the same needs before it."
-    )
-    assert "more than 10,000 slices" in say_waiting(found, ahead_count=10_000, ahead_is_more=True)
+    assert say_waiting(found) == "3 of 6 slots fit, but all are busy."
 
 
 def test_an_empty_fleet_is_called_empty():
     found = explain_waiting(Requirements(), [])
     assert found.suggestions == ()
-    assert say_waiting(found, ahead_count=0, ahead_is_more=False) == "No node is online and taking work."
+    assert say_waiting(found) == "No node is online and taking work."
 
 
 @pytest.mark.parametrize("standing", [Standing.OFFLINE, Standing.PAUSED])
@@ -169,9 +169,85 @@ def test_a_node_that_is_away_and_would_fit_is_told_and_counts_for_nothing_else(s
     assert (found.slot_count, found.pass_count, found.away_count) == (1, 0, 2)
     assert [(place.standing, place.node_name) for place in found.places] == [(standing, "mine")]
     assert words_of(found) == ["do without a GPU"]
-    assert say_waiting(found, ahead_count=0, ahead_is_more=False) == (
+    assert say_waiting(found) == (
         "None of the 1 slot of the fleet fits. 2 slots on nodes that are offline or paused would fit."
     )
+
+
+CREDIT = 1_000_000
+
+
+def test_a_ceiling_below_every_floor_is_answered_with_the_lowest_price_that_would_do():
+    classes = [
+        make_class(slot_count=2, price_microcredits_per_hour=12 * CREDIT, tier="rtx-4090", vram_bytes=24 * GB),
+        make_class(slot_count=5, price_microcredits_per_hour=40 * CREDIT, vram_bytes=24 * GB),
+    ]
+    need = Requirements(gpu=True, ceiling_microcredits_per_hour=10 * CREDIT)
+    found = explain_waiting(need, classes)
+    assert {each.gate: each.failed_count for each in found.gates} == {Gate.PRICE: 7}
+    assert found.gates[0].asked == "at most 10 credits/h"
+    [suggestion] = found.suggestions
+    assert (suggestion.slot_count, suggestion.places[0].tier) == (2, "rtx-4090")
+    ceiling = suggestion.requirements.ceiling_microcredits_per_hour
+    assert ceiling is not None
+    assert 12 * CREDIT <= ceiling < 13 * CREDIT
+    assert words_of(found) == [f"pay up to {say_price(ceiling)} instead of 10 credits/h"]
+
+
+def test_a_slot_that_fits_in_all_but_price_is_dearer_than_a_smaller_one_that_is_cheap():
+    dear = make_class(vram_bytes=24 * GB, price_microcredits_per_hour=15 * CREDIT)
+    small = make_class(vram_bytes=20 * GB, price_microcredits_per_hour=5 * CREDIT)
+    need = Requirements(vram_bytes=24 * GB, ceiling_microcredits_per_hour=10 * CREDIT)
+    words = words_of(explain_waiting(need, [dear, small]))
+    assert words[0] == "ask for 20 GB of VRAM instead of 24 GB"
+    assert words[1].startswith("pay up to ")
+
+
+def test_a_price_beyond_what_a_request_may_name_is_reached_by_accepting_any():
+    need = Requirements(ceiling_microcredits_per_hour=10 * CREDIT)
+    found = explain_waiting(need, [make_class(price_microcredits_per_hour=PRICE_MICROCREDITS_MAX)])
+    assert words_of(found) == ["accept any price"]
+    assert found.suggestions[0].requirements.ceiling_microcredits_per_hour is None
+
+
+@pytest.mark.parametrize("price", [1, 2, 7, 19, 20, 999, 9_999_999, 12 * CREDIT, 10**14])
+def test_the_least_ceiling_pays_the_price_and_one_figure_less_does_not(price: int):
+    least = least_ceiling(price)
+    assert least is not None
+    assert checks.check_price(to_shape(Requirements(ceiling_microcredits_per_hour=least)), price) is None
+    if least > 1:
+        less = to_shape(Requirements(ceiling_microcredits_per_hour=round_down_price(least - 1)))
+        assert checks.check_price(less, price) is not None
+
+
+def test_every_ceiling_of_a_shape_is_among_the_steps():
+    steps = set(list_ceiling_steps())
+    for ceiling in (1, 2, 3, 19, 20, 21, 100, 4_711, 9_999_999, 10 * CREDIT, 12 * CREDIT, 10**14 + 7):
+        assert to_shape(Requirements(ceiling_microcredits_per_hour=ceiling)).ceiling_microcredits_per_hour in steps
+
+
+@pytest.mark.parametrize("levels", [None, 16, 1])
+def test_prices_are_told_apart_up_to_the_highest_that_there_is(levels: int | None):
+    prices = choose_steps(make_shape(ceiling_microcredits_per_hour=10 * CREDIT), levels).prices
+    assert list(prices) == sorted(prices)
+    assert prices[0] > 10 * CREDIT
+    assert prices[-1] == PRICE_MICROCREDITS_MAX
+    assert levels is None or len(prices) <= levels
+    assert choose_steps(make_shape(), levels).prices == ()
+
+
+@pytest.mark.parametrize(
+    ("price", "text"),
+    [
+        (0, "0 credits/h"),
+        (1, "0.000001 credits/h"),
+        (CREDIT, "1 credit/h"),
+        (12_500_000, "12.5 credits/h"),
+        (1_234 * CREDIT, "1,234 credits/h"),
+    ],
+)
+def test_prices_are_said_in_credits(price: int, text: str):
+    assert say_price(price) == text
 
 
 def test_the_order_of_the_fleet_does_not_matter():
@@ -201,6 +277,10 @@ def test_margins_tell_need_and_slot_for_each_gate_that_is_asked_for():
     }
     [failed] = [m for m in list_margins(replace(need, cores=8), slot) if not m.passes]
     assert (failed.gate, failed.spare) == (Gate.CORES, None)
+    priced = replace(need, ceiling_microcredits_per_hour=20 * CREDIT)
+    [price] = [m for m in list_margins(priced, slot, 12 * CREDIT) if m.gate is Gate.PRICE]
+    assert (price.needs, price.has, price.spare) == ("at most 20 credits/h", "12 credits/h", "8 credits/h")
+    assert not list_margins(priced, slot, 21 * CREDIT)[-1].passes
 
 
 @pytest.mark.parametrize(
@@ -355,3 +435,17 @@ def test_the_best_free_slot_is_judged_and_a_busy_one_is_not():
     assert explain_idle(make_node(slots=slots), [NEEDS_24_GB]).reason is IdleReason.NOTHING_FITS
     slots = [(make_slot(), False), (make_slot(vram_bytes=24 * GB), False)]
     assert explain_idle(make_node(slots=slots), [NEEDS_24_GB]).reason is IdleReason.WORK_FITS
+
+
+def test_an_owner_is_told_how_far_to_come_down_and_what_that_would_bring():
+    low = Backlog(make_shape(ceiling_microcredits_per_hour=5 * CREDIT), 100)
+    near = Backlog(make_shape(ceiling_microcredits_per_hour=10 * CREDIT), 7)
+    elsewhere = Backlog(make_shape(ceiling_microcredits_per_hour=11 * CREDIT, regions=("US",)), 50)
+    node = make_node(floor_microcredits_per_hour=12 * CREDIT)
+    found = explain_idle(node, [low, near, elsewhere])
+    assert found.reason is IdleReason.NOTHING_FITS
+    assert {each.gate: each.slice_count for each in found.gates} == {Gate.REGION: 50, Gate.PRICE: 157}
+    assert found.lower_floor == LowerFloor(10 * CREDIT, 7)
+    assert found.lack is not None
+    assert [(m.needs, m.has) for m in found.lack.missing] == [("at most 5 credits/h", "12 credits/h")]
+    assert explain_idle(make_node(), [low, near]).lower_floor is None

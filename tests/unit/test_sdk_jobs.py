@@ -12,9 +12,14 @@ import msgspec
 import pytest
 
 from computepool.core.errors import InvalidSpec
+from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
+from computepool.core.nodes.state import NodeState
+from computepool.core.placement.weights import Preference
 from computepool.sdk import Client, DamagedDownload, JobHandle
 from computepool.sdk.transport import Transport
+from computepool.wire.accounts import Account, AccountPage, ChangeAccount, Limits
 from computepool.wire.jobs import (
     Attempt,
     Job,
@@ -26,6 +31,7 @@ from computepool.wire.jobs import (
     SliceCounts,
     SlicePage,
 )
+from computepool.wire.nodes import Hardware, Node
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 ID = UUID(int=7)
@@ -41,12 +47,35 @@ def make_job(**overrides: Any) -> Job:
         "slice_count": 1,
         "counts": SliceCounts(),
         "priority": 0,
+        "priority_class": PriorityClass.NORMAL,
+        "prefer": Preference.VALUE,
         "retries": 2,
         "wall_seconds": 60,
         "requirements": Requirements(),
         "created_at": NOW,
     }
     return Job(**(fields | overrides))
+
+
+def make_node() -> Node:
+    hardware = Hardware(cores=1, ram_bytes=1, disk_bytes=1)
+    return Node(
+        id=UUID(int=3),
+        name="node",
+        state=NodeState.ACTIVE,
+        online=True,
+        synthetic=False,
+        isolation=IsolationLevel.SANDBOXED,
+        hardware=hardware,
+        slots=[],
+        created_at=NOW,
+    )
+
+
+def make_account(**overrides: Any) -> Account:
+    limits = Limits(queued_slices_max=1, stored_bytes_max=1, calls_per_minute_max=1)
+    fields = {"id": UUID(int=5), "email": "ada@example.org", "name": "ada", "roles": [], "limits": limits}
+    return Account(**(fields | {"stored_bytes": 0, "created_at": NOW} | overrides))
 
 
 def make_attempt(number: int, state: AttemptState = AttemptState.RUNNING) -> Attempt:
@@ -121,6 +150,54 @@ def test_a_job_is_described_as_asked_for(answers: Answers, tmp_path: Path) -> No
     need = spec.requirements
     assert (need.vram_bytes, need.ram_bytes, need.tiers) == (16_000_000_000, 2 * 1024**3, ("rtx-4090",))
     assert need.disk_bytes == Requirements().disk_bytes
+
+
+def test_wishes_go_along_with_the_job(answers: Answers) -> None:
+    answers.on("POST /v1/jobs", make_job())
+    answers.client.submit(
+        command=["true"], max_price="40.5", prefer="cheapest", priority_class="high", deadline_at=NOW
+    )
+    spec = answers.submitted()
+    assert spec.requirements.ceiling_microcredits_per_hour == 40_500_000
+    assert (spec.prefer, spec.priority_class, spec.deadline_at) == (Preference.CHEAPEST, PriorityClass.HIGH, NOW)
+    answers.client.submit(command=["true"])
+    assert answers.submitted().requirements.ceiling_microcredits_per_hour is None
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ({"prefer": "fast"}, "'fast' is not a preference; there are value, cheapest, fastest."),
+        ({"priority_class": "urgent"}, "'urgent' is not a priority class; there are low, normal, high."),
+        ({"isolation": "none"}, "'none' is not an isolation level"),
+        ({"max_price": "cheap"}, "'cheap' is not a number of credits"),
+    ],
+)
+def test_a_wish_that_does_not_exist_is_refused_before_any_call(
+    answers: Answers, wish: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidSpec, match=words):
+        answers.client.submit(command=["true"], **wish)
+    assert answers.requests == []
+
+
+def test_an_owner_sets_a_floor_and_an_operator_grants(answers: Answers) -> None:
+    node, account = make_node(), make_account()
+    answers.on(f"POST /v1/nodes/{node.id}/floor", node).on(f"PATCH /v1/accounts/{account.id}", account)
+    answers.client.set_floor(node_id=node.id, credits_per_hour=12)
+    assert answers.requests[-1].content == b'{"floor_microcredits_per_hour":12000000}'
+    answers.client.change_account(account_id=account.id, fair_weight=2.5, priority_class_max="high")
+    body = msgspec.json.decode(answers.requests[-1].content, type=ChangeAccount)
+    assert (body.fair_weight, body.priority_class_max) == (2.5, PriorityClass.HIGH)
+    assert body.queued_slices_max is None
+
+
+def test_accounts_are_fetched_page_by_page(answers: Answers) -> None:
+    first = [make_account(id=UUID(int=number)) for number in range(1, 101)]
+    last = [make_account(id=UUID(int=101))]
+    answers.on("GET /v1/accounts", AccountPage(accounts=first), AccountPage(accounts=last))
+    assert [account.id.int for account in answers.client.accounts()] == list(range(1, 102))
+    assert answers.requests[-1].url.params["after"] == str(UUID(int=100))
 
 
 def test_a_lost_answer_to_a_submission_is_asked_for_again_under_the_same_key(answers: Answers) -> None:

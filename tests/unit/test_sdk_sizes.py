@@ -1,9 +1,12 @@
+from decimal import Decimal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from computepool.core.errors import InvalidSpec
-from computepool.sdk import format_size, parse_size
+from computepool.core.placement.price import format_credits
+from computepool.sdk import format_size, parse_credits, parse_size
 
 
 @pytest.mark.parametrize(
@@ -59,3 +62,30 @@ def test_a_size_is_never_rounded_down(number: object, unit: str) -> None:
 )
 def test_sizes_are_shown_short(size_bytes: int, text: str) -> None:
     assert format_size(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "microcredits"),
+    [
+        (40, 40_000_000),
+        ("40", 40_000_000),
+        (" 0.5 ", 500_000),
+        (0.1, 100_000),
+        (Decimal("0.000001"), 1),
+        ("1e3", 1_000_000_000),
+        (0, 0),
+    ],
+)
+def test_credits_are_read_as_people_write_them(text: object, microcredits: int) -> None:
+    assert parse_credits(text) == microcredits  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", -1, "0.0000001", "nan", "inf", True, None, "1,5"])
+def test_what_is_not_a_number_of_credits_is_refused_with_an_example(text: object) -> None:
+    with pytest.raises(InvalidSpec, match="Write it as 40"):
+        parse_credits(text)  # type: ignore[arg-type]
+
+
+@given(st.integers(min_value=0, max_value=10**15))
+def test_a_price_survives_being_said_and_read(microcredits: int) -> None:
+    assert parse_credits(format_credits(microcredits).replace(",", "")) == microcredits

@@ -113,6 +113,7 @@ def describe_job(job: Job) -> list[str]:
         ("state", job.state.value),
         ("slices", describe_counts(job)),
         ("needs", describe_requirements(job.requirements)),
+        ("wants", describe_wishes(job)),
         ("submitted", _to_text(job.created_at)),
     ]
     if job.started_at is not None:
@@ -121,6 +122,8 @@ def describe_job(job: Job) -> list[str]:
     if job.finished_at is not None:
         took = seconds_between(job.started_at, job.finished_at)
         rows.append(("finished", _to_text(job.finished_at) + (f", after {format_seconds(took)}" if took else "")))
+    if job.deadline_at is not None:
+        rows.append(("deadline", _to_text(job.deadline_at)))
     if job.expires_at is not None:
         rows.append(("expires", _to_text(job.expires_at)))
     return [f"{name:<10} {value}" for name, value in rows]
@@ -133,6 +136,7 @@ def describe_counts(job: Job) -> str:
 
 
 def describe_requirements(need: Requirements) -> str:
+    from computepool.core.placement.price import say_price
     from computepool.sdk import format_size
 
     parts = []
@@ -147,7 +151,16 @@ def describe_requirements(need: Requirements) -> str:
         parts.append("tier " + " or ".join(need.tiers))
     if need.regions:
         parts.append("region " + " or ".join(need.regions))
+    if need.ceiling_microcredits_per_hour is not None:
+        parts.append(f"at most {say_price(need.ceiling_microcredits_per_hour)}")
     return ", ".join([*parts, need.isolation.value])
+
+
+def describe_wishes(job: Job) -> str:
+    """What it would rather have, once its needs are met."""
+    slot = {"value": "the best value", "cheapest": "the cheapest slot", "fastest": "the fastest slot"}
+    priority = f", priority {job.priority}" if job.priority else ""
+    return f"{slot[job.prefer.value]}, class {job.priority_class.value}{priority}"
 
 
 def slices_table(slices: list[Slice]) -> Table:

@@ -15,29 +15,37 @@ if TYPE_CHECKING:
     from computepool.sdk import Client
     from computepool.wire.nodes import Node
 
-_CHANGES = ("drain", "pause", "resume", "remove")
+_CHANGES = ("drain", "pause", "resume", "remove", "floor")
 
 
 @click.command("nodes")
 @click.argument("node", required=False)
 @click.argument("change", required=False, type=click.Choice(_CHANGES))
+@click.argument("credits", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the hub's answer for programs.")
 @hub_options
-def command(node: str | None, change: str | None, as_json: bool, hub_url: str | None, key: str | None) -> None:
-    """List your nodes; or show one NODE; or tell it to drain, pause, resume or remove.
+def command(
+    node: str | None, change: str | None, credits: str | None, as_json: bool, hub_url: str | None, key: str | None
+) -> None:
+    """List your nodes; or show one NODE; or tell it to drain, pause, resume or remove; or set its floor.
 
     NODE is a name, an id, or a piece of at least four characters from an id's beginning or end.
     pause: finish what runs, take nothing new. drain: the same, then end the agent. remove: for good.
+    floor CREDITS: the least that you lend a slot of it for, per hour; 0 for nothing.
     """
     from computepool.cli.terminal import print_json
 
+    if (change == "floor") != (credits is not None):
+        raise click.UsageError("CREDITS goes with floor: computepool nodes NODE floor 12")
     client = connect(hub_url, key)
     if node is None:
         nodes = list(client.nodes())
         print_json(nodes) if as_json else _show_list(nodes)
         return
     found = find_node(client, node)
-    if change is not None:
+    if credits is not None:
+        found = client.set_floor(node_id=found.id, credits_per_hour=credits)
+    elif change is not None:
         from computepool.wire.nodes import NodeChange
 
         found = client.change_node(node_id=found.id, change=NodeChange(change))
@@ -109,6 +117,7 @@ def list_tiers(node: Node) -> list[str]:
 def _show_one(node: Node) -> None:
     from computepool.cli.terminal import make_table, screen
     from computepool.cli.words import plain
+    from computepool.core.placement.price import say_price
     from computepool.sdk import format_size
 
     rows = [
@@ -119,6 +128,7 @@ def _show_one(node: Node) -> None:
         ("isolation", node.isolation.value),
         ("cpu", plain(node.hardware.cpu_name) or "unknown"),
         *(("gpu", plain(gpu.name)) for gpu in node.hardware.gpus),
+        ("floor", say_price(node.floor_microcredits_per_hour) + " for a slot"),
         ("agent", plain(node.agent_version) or "unknown"),
     ]
     for name, value in rows:

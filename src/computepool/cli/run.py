@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 _SECOND_THOUGHT_SECONDS = 4.0
+# As the wire knows them; named here so that --help imports nothing. A test holds them together.
+_PREFERENCES = ("value", "cheapest", "fastest")
+_CLASSES = ("low", "normal", "high")
 
 
 class _RunCommand(click.Command):
@@ -42,12 +47,23 @@ class _RunCommand(click.Command):
 @click.option("--tier", "tiers", multiple=True, metavar="NAME", help="Only such cards, e.g. rtx-4090. Repeatable.")
 @click.option("--region", "regions", multiple=True, metavar="XX", help="Only such countries, e.g. IN. Repeatable.")
 @click.option("--isolation", metavar="LEVEL", help="Least isolation: sandboxed, container or gvisor.")
+@click.option("--max-price", metavar="CREDITS", help="The most that an hour of a slot may cost. [default: any]")
+@click.option("--prefer", type=click.Choice(_PREFERENCES), default="value", show_default=True, help="Which slots.")
 @click.option("--env", "-e", "variables", multiple=True, metavar="NAME=VALUE", help="For the job. Repeatable.")
 @click.option("--file", "-f", "files", multiple=True, metavar="PATH", help="File or folder to send. Repeatable.")
 @click.option("--name", help="How the job is called. [default: the script's name]")
 @click.option("--retries", type=int, default=2, show_default=True, help="How often a failed slice is tried again.")
 @click.option("--wall", default="1h", show_default=True, metavar="TIME", help="Longest run of a slice: 90s, 15m, 2h.")
-@click.option("--priority", type=int, default=0, show_default=True, help="-10 to 10.")
+@click.option("--priority", type=int, default=0, show_default=True, help="Among your own slices: -10 to 10.")
+@click.option(
+    "--class",
+    "priority_class",
+    type=click.Choice(_CLASSES),
+    default="normal",
+    show_default=True,
+    help="Among everybody's; high by the operator's grant.",
+)
+@click.option("--deadline", metavar="TIME", help="Wanted by then: 2h from now, or 2030-01-31T18:00.")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Where outputs go. [default: ./NAME-ID]"
 )
@@ -58,6 +74,7 @@ def command(
     script: str | None,
     variables: tuple[str, ...],
     wall: str,
+    deadline: str | None,
     isolation: str | None,
     out: Path | None,
     detach: bool,
@@ -71,6 +88,7 @@ def command(
     \b
         computepool run train.py --vram 16GB --file data -- --epochs 10
         computepool run --slices 100 simulate.py
+        computepool run --gpu --prefer cheapest --max-price 40 --deadline 2h render.py
         computepool run -- sh -c 'nproc > $COMPUTEPOOL_OUTPUT_DIR/cores'
 
     Each slice finds its number in COMPUTEPOOL_SLICE_INDEX and leaves its results in COMPUTEPOOL_OUTPUT_DIR.
@@ -79,7 +97,11 @@ def command(
     program = choose_program(script, behind)
     if isolation is not None:
         wanted["isolation"] = isolation
-    wanted |= {"env": parse_variables(variables), "wall_seconds": _parse_wall(wall)}
+    wanted |= {
+        "env": parse_variables(variables),
+        "wall_seconds": _parse_wall(wall),
+        "deadline_at": parse_deadline(deadline),
+    }
     client = connect(hub_url, key, watching=not detach)
     handle = _submit(client, **program, **_join_files(program, wanted))
     if detach:
@@ -122,6 +144,23 @@ def _parse_wall(text: str) -> int:
         return parse_seconds(text)
     except ValueError as error:
         raise click.UsageError(f"--wall: {error}.") from None
+
+
+def parse_deadline(text: str | None) -> datetime | None:
+    """A time from now, or a moment: without a time zone that of this machine."""
+    from computepool import clock
+    from computepool.cli.words import parse_seconds
+
+    if text is None:
+        return None
+    with contextlib.suppress(ValueError):
+        return clock.now() + timedelta(seconds=parse_seconds(text))
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise click.UsageError(
+            f"--deadline {text}: write 90s, 15m, 2h, 1d, or a moment like 2030-01-31T18:00."
+        ) from None
 
 
 def _join_files(program: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
         NodeWhy,
         WhyAdvice,
         WhyAttempt,
+        WhyCandidate,
+        WhyChoice,
+        WhyFloor,
         WhyPlace,
         WhySlice,
         WhySuggestion,
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     )
 
 _COLUMNS_MAX = 80
+_IN_PART = "The fleet is very large: only a part of the fleet was looked at."
 _WORDS_LENGTH_MAX = 200
 
 
@@ -68,7 +73,7 @@ def _print(lines: Iterable[str]) -> None:
 def describe_job(why: JobWhy) -> list[str]:
     from computepool.cli.words import short_id
 
-    lines = _wrap(
+    lines = wrap(
         f"Job {short_id(why.job_id)} ({_one_line(why.name)}): {why.state.value}. Slices: {_say_counts(why)}."
     )
     if why.waiting is not None:
@@ -79,15 +84,22 @@ def describe_job(why: JobWhy) -> list[str]:
 
 
 def _describe_waiting(waiting: WhyWaiting) -> list[str]:
-    lines = _wrap(f"Waiting: {waiting.words}")
+    lines = wrap(f"Waiting: {waiting.words}")
     if waiting.places:
         fits = "Fits" if waiting.pass_count else "Would fit"
-        lines += _wrap(f"{fits}: {'; '.join(_say_place(place) for place in waiting.places)}.", indent="  ")
+        lines += wrap(f"{fits}: {'; '.join(_say_place(place) for place in waiting.places)}.", indent="  ")
+    if waiting.pass_count:
+        lines += wrap(f"Turn: {waiting.turn.words}")
+    if waiting.turn.deadline_at is not None and waiting.turn.raised_at is None:
+        at = waiting.turn.deadline_at.astimezone().strftime("%Y-%m-%d %H:%M")
+        lines += wrap(f"Deadline: {at}. As it comes near, the slice moves to the front of your own.")
     if waiting.gates and not waiting.free_count:
         rows = [(g.gate.value, g.asked, f"{g.failed_count:,} of {waiting.slot_count:,}") for g in waiting.gates]
-        lines += ["", *_lay_out(("GATE", "ASKED", "SLOTS THAT FAIL"), rows)]
+        lines += ["", *lay_out(("GATE", "ASKED", "SLOTS THAT FAIL"), rows)]
         if len(rows) > 1:
             lines.append("  A slot may fail several gates.")
+    if waiting.fleet_is_more:
+        lines.append(f"  {_IN_PART}")
     if waiting.suggestions:
         several = len(waiting.suggestions) > 1
         lines += ["", "What would let it run" + (", smallest change first:" if several else ":")]
@@ -101,7 +113,7 @@ def _describe_suggestion(lead: str, suggestion: WhySuggestion) -> list[str]:
     slots = f"{suggestion.slot_count:,} slot{'s' if suggestion.slot_count != 1 else ''}"
     free = f", {suggestion.free_count:,} free now"
     places = "; ".join(_say_place(place) for place in suggestion.places)
-    lines = _wrap(f"{words[0].upper()}{words[1:]}: {slots}{free} ({places}).", indent=lead)
+    lines = wrap(f"{words[0].upper()}{words[1:]}: {slots}{free} ({places}).", indent=lead)
     return [*lines, " " * len(lead) + say_run(suggestion)]
 
 
@@ -110,7 +122,7 @@ def say_run(suggestion: WhySuggestion) -> str:
     need = suggestion.requirements
     gates = [change.gate.value for change in suggestion.changes]
     given = [flag for gate in gates for flag in _flags_of(need, gate)]
-    dropped = {"gpu": "--gpu and --vram", "tier": "--tier", "region": "--region"}
+    dropped = {"gpu": "--gpu and --vram", "tier": "--tier", "region": "--region", "price": "--max-price"}
     without = [dropped[gate] for gate in gates if gate in dropped and not _flags_of(need, gate)]
     line = " ".join(["computepool run", *given, "..."])
     return line + (f"  (without {', '.join(without)})" if without else "")
@@ -126,8 +138,17 @@ def _flags_of(need: Requirements, gate: str) -> list[str]:
         return [f"--tier {tier}" for tier in need.tiers]
     if gate == "region":
         return [f"--region {region}" for region in need.regions]
+    if gate == "price":
+        ceiling = need.ceiling_microcredits_per_hour
+        return [] if ceiling is None else [f"--max-price {_credits_flag(ceiling)}"]
     single = {"cores": f"--cores {need.cores}", "isolation": f"--isolation {need.isolation.value}"}
     return [single[gate]] if gate in single else []
+
+
+def _credits_flag(microcredits: int) -> str:
+    from computepool.core.placement.price import format_credits
+
+    return format_credits(microcredits).replace(",", "")
 
 
 def _size_flag(size_bytes: int) -> str:
@@ -156,22 +177,68 @@ def _say_place(place: WhyPlace) -> str:
 def _describe_slice(why: JobWhy, part: WhySlice) -> list[str]:
     attempts = f"{part.attempt_count} attempt{'s' if part.attempt_count != 1 else ''}"
     head = f"Slice {part.index}: {part.state.value}, {attempts}."
-    ended_alone = part.cause_words is not None and not part.attempts
-    lines = [f"{head} The reason: {part.cause_words}." if ended_alone else head]
+    # Told where the newest attempt does not say it: the slice was stopped by a rule, not by that attempt's end.
+    own_end = part.cause_words is not None and (not part.attempts or part.attempts[0].cause is not part.cause)
+    lines = wrap(f"{head} The reason: {part.cause_words}." if own_end else head)
     for attempt in part.attempts:
         lines += _describe_attempt(attempt)
     if part.attempts and part.attempts[0].margins and part.attempts[0].cause is None:
         rows = [(m.gate.value, m.needs, m.has, m.spare or "") for m in part.attempts[0].margins]
         lines += ["", f"How slot {part.attempts[0].slot} fits:"]
-        lines += _lay_out(("GATE", "NEEDS", "HAS", "TO SPARE"), rows)
+        lines += lay_out(("GATE", "NEEDS", "HAS", "TO SPARE"), rows)
+    if part.choice is not None:
+        lines += ["", *_describe_choice(part.choice)]
     if part.next_words is not None:
-        lines += ["", *_wrap(f"Next: {part.next_words}")]
+        lines += ["", *wrap(f"Next: {part.next_words}")]
     for advice in part.advice:
         typed = _say_command(why, part, advice)
-        lines += _wrap(f"You can {advice.words}{':' if typed else '.'}", indent="  ")
+        lines += wrap(f"You can {advice.words}{':' if typed else '.'}", indent="  ")
         # Never wrapped: a command is there to be copied.
         lines += [f"    {typed}"] if typed else []
     return lines
+
+
+_WISHES = {"value": "the best value", "cheapest": "the cheapest slot", "fastest": "the fastest slot"}
+# What scorers look at stands in a column with its points; what they only judge has its points alone.
+_MEASURED = {"price": "CREDITS/H", "speed": "TFLOPS", "reliability": "RELIABLE"}
+_JUDGED = {"vram_fit": "VRAM FITS", "cores_fit": "CORES FIT", "gpu_spared": "NO GPU"}
+
+
+def _describe_choice(choice: WhyChoice) -> list[str]:
+    lines = wrap(f"Why this slot: {choice.words}")
+    if not choice.candidates:
+        return lines
+    judged = [name for name in _JUDGED if any(name in each.points for each in choice.candidates)]
+    heads = ("SLOT", *_MEASURED.values(), *(_JUDGED[name] for name in judged), "TOTAL")
+    rows = [_row_of(each, judged) for each in choice.candidates]
+    lines += lay_out(heads, rows, right=range(1, len(heads)))
+    lines += wrap(
+        f"> marks the slot it got. In brackets: points for {_WISHES[choice.prefer.value]} by the weights "
+        f"{choice.weight_set!r}; the largest total wins. Reckoned now: when it was placed, figures may have "
+        "been others.",
+        indent="  ",
+    )
+    return [*lines, f"  {_IN_PART}"] if choice.is_cut else lines
+
+
+def _row_of(candidate: WhyCandidate, judged: Sequence[str]) -> tuple[str, ...]:
+    from computepool.core.placement.price import format_credits
+
+    measured = {
+        "price": format_credits(candidate.price_microcredits_per_hour),
+        "speed": f"{candidate.speed_tflops:.3g}",
+        "reliability": f"{candidate.reliability * 100:.0f} %",
+    }
+    points = {name: f"({value:.2f})" for name, value in candidate.points.items()}
+    state = "" if candidate.chosen else "busy" if candidate.busy else "free"
+    name = _one_line(candidate.node_name) if candidate.node_name is not None else ""
+    where = " ".join(word for word in (candidate.slot, candidate.tier, candidate.region, state, name) if word)
+    return (
+        f"{'>' if candidate.chosen else ' '} {candidate.rank}. {where}",
+        *(f"{value} {points.get(name, '')}".rstrip() for name, value in measured.items()),
+        *(points.get(name, "(0)") for name in judged),
+        f"{candidate.total:.2f}",
+    )
 
 
 def _describe_attempt(attempt: WhyAttempt) -> list[str]:
@@ -181,14 +248,14 @@ def _describe_attempt(attempt: WhyAttempt) -> list[str]:
     kind = ", ".join(word for word in (attempt.tier, attempt.region) if word)
     ran = f", ran {format_seconds(attempt.run_seconds)}" if attempt.run_seconds is not None else ""
     at = attempt.leased_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    lines = _wrap(
+    lines = wrap(
         f"{attempt.number}. {attempt.state.value} on {node} {attempt.slot}"
         f"{f' ({kind})' if kind else ''}, given {at}{ran}",
         indent="  ",
     )
     if attempt.cause_words is not None:
         said = f" The node says: {_one_line(attempt.message)}" if attempt.message else ""
-        lines += _wrap(f"{attempt.cause_words[0].upper()}{attempt.cause_words[1:]}.{said}", indent="     ")
+        lines += wrap(f"{attempt.cause_words[0].upper()}{attempt.cause_words[1:]}.{said}", indent="     ")
     return lines
 
 
@@ -216,24 +283,36 @@ def describe_node(why: NodeWhy) -> list[str]:
     lines = [
         f"Node {_one_line(why.name)} is {state}, {free}, heard {_say_ago(format_ago(why.last_seen_at, clock.now()))}."
     ]
-    lines += ["", *_wrap(why.words)]
+    lines += ["", *wrap(why.words)]
     if why.waiting_count and why.free_count:
         more = "at least " if why.waiting_is_more else ""
-        lines += _wrap(f"Waiting: {more}{why.waiting_count:,} slices; {why.fitting_count:,} fit a free slot.")
+        lines += wrap(f"Waiting: {more}{why.waiting_count:,} slices; {why.fitting_count:,} fit a free slot.")
     if why.gates:
         rows = [(g.gate.value, f"{g.slice_count:,}", f"{g.shape_count:,}") for g in why.gates]
         lines += ["", "Waiting work that this node cannot take, by the gate that its best slot fails:"]
-        lines += _lay_out(("GATE", "SLICES", "KINDS"), rows)
+        lines += lay_out(("GATE", "SLICES", "KINDS"), rows)
         if len(rows) > 1:
             lines.append("  Work may fail several gates.")
     if why.lack is not None:
         lacks = "; ".join(f"{m.gate.value}: {m.needs} (it has {m.has})" for m in why.lack.missing)
         lines += [
             "",
-            *_wrap(f"To take the largest part of it ({why.lack.slice_count:,} slices), {why.lack.slot} lacks:"),
+            *wrap(f"To take the largest part of it ({why.lack.slice_count:,} slices), {why.lack.slot} lacks:"),
         ]
-        lines += _wrap(f"{lacks}.", indent="  ")
+        lines += wrap(f"{lacks}.", indent="  ")
+    if why.lower_floor is not None:
+        lines += _describe_lower_floor(why, why.lower_floor)
     return lines
+
+
+def _describe_lower_floor(why: NodeWhy, lower: WhyFloor) -> list[str]:
+    from computepool.core.placement.price import say_price
+
+    slices = f"{lower.slice_count:,} waiting slice{'s' if lower.slice_count != 1 else ''}"
+    now, then = say_price(why.floor_microcredits_per_hour), say_price(lower.floor_microcredits_per_hour)
+    name = _one_line(why.name)
+    typed = f"computepool nodes {shlex.quote(name)} floor {_credits_flag(lower.floor_microcredits_per_hour)}"
+    return ["", *wrap(f"You ask {now} for a slot. For {then}, {slices} would fit:"), f"    {typed}"]
 
 
 def _say_ago(ago: str) -> str:
@@ -246,18 +325,27 @@ def _say_counts(why: JobWhy) -> str:
     return ", ".join(parts) or "no slices"
 
 
-def _lay_out(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as their widest cell; what is longer than a line allows is cut, never the columns after it."""
-    widest = max(16, _COLUMNS_MAX - 16 * (len(heads) - 1))
-    table = [tuple(cell if len(cell) <= widest else cell[: widest - 3] + "..." for cell in row) for row in rows]
-    widths = [max(len(row[i]) for row in (heads, *table)) for i in range(len(heads))]
+def lay_out(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> list[str]:
+    """Columns as wide as their widest cell, those named in `right` flush right.
+
+    Where a line would be too long, its widest column gives way.
+    """
+    widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
+    excess = 2 + sum(widths) + 2 * (len(widths) - 1) - _COLUMNS_MAX
+    widest = widths.index(max(widths))
+    widths[widest] -= max(0, excess)
     return [
-        ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
-        for row in (tuple(heads), *table)
+        ("  " + "  ".join(_fit(cell, widths[i], right=i in right) for i, cell in enumerate(row))).rstrip()
+        for row in (tuple(heads), *rows)
     ]
 
 
-def _wrap(text: str, *, indent: str = "") -> list[str]:
+def _fit(cell: str, width: int, *, right: bool) -> str:
+    shown = cell if len(cell) <= width else cell[: max(0, width - 3)] + "..."
+    return shown.rjust(width) if right else shown.ljust(width)
+
+
+def wrap(text: str, *, indent: str = "") -> list[str]:
     import textwrap
 
     return textwrap.wrap(

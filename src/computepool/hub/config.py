@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from computepool.core.accounts.roles import SignUp
+from computepool.hub.store.pooler import Pooler
 
 PREFIX = "COMPUTEPOOL_HUB_"
 
@@ -28,8 +29,15 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         _meta("PostgreSQL to use. Empty: the hub starts and owns an embedded one.", "DATABASE_URL"),
     ] = None
+    database_pooler: Annotated[
+        Pooler, _meta("What DATABASE_URL names: none (PostgreSQL itself), transaction (PgBouncer), auto (find out).")
+    ] = Pooler.AUTO
+    database_listen_url: Annotated[
+        str, _meta("PostgreSQL itself, when DATABASE_URL names a pooler: news between hubs then comes at once.")
+    ] = ""
     port: Annotated[int, _meta("Port to listen on.", "PORT", above=0)] = 8000
     host: Annotated[str, _meta("Address to listen on.")] = "127.0.0.1"
+    workers: Annotated[int, _meta("Hub processes on this machine; they share the port.", above=0)] = 1
     public_url: Annotated[str, _meta("How people reach this hub; used in printed links. Empty: host and port.")] = ""
     data_dir: Annotated[
         str, _meta("Folder of the embedded database and of files. Empty: the place fit for the user.")
@@ -70,6 +78,9 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     group_commit: Annotated[
         bool, _meta("Calls that wait share a transaction. Off only to measure what it is worth.")
     ] = True
+    placement_file: Annotated[
+        str, _meta("File with the weights of placement and the split that compares two sets. Empty: the shipped one.")
+    ] = ""
     log_level: Annotated[LogLevel, _meta("debug, info, warning or error.")] = LogLevel.INFO
 
     @property

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import uvicorn
 
 from computepool import entropy, settings
@@ -20,7 +22,12 @@ from computepool.core.jobs.polling import beat_seconds
 from computepool.hub.blobs.local import LocalBlobs
 from computepool.hub.config import PREFIX, HubSettings
 from computepool.hub.context import Hub
+from computepool.hub.dispatch.backlog import Backlog
 from computepool.hub.dispatch.beats import Beats
+from computepool.hub.dispatch.door import Door
+from computepool.hub.dispatch.elsewhere import Elsewhere
+from computepool.hub.dispatch.evidence import Evidence
+from computepool.hub.dispatch.fair_share import FairShare
 from computepool.hub.dispatch.group_commit import Answer, Commit, GroupCommit, Item, SingleCommit, tell_blocked
 from computepool.hub.dispatch.listener import run_listener
 from computepool.hub.dispatch.parked import ParkedCalls
@@ -28,18 +35,21 @@ from computepool.hub.dispatch.registry import Registry
 from computepool.hub.dispatch.rounds import Rounds
 from computepool.hub.http.app import build_app
 from computepool.hub.metrics import HubMetrics
+from computepool.hub.processes import HubProcesses, listen_shared, port_held
 from computepool.hub.services.accounts import ensure_operator
 from computepool.hub.services.attempts import finish_attempts
 from computepool.hub.services.callers import Callers
-from computepool.hub.services.jobs import expire_jobs, submit_jobs
+from computepool.hub.services.jobs import expire_jobs
 from computepool.hub.services.keyring import Keyring, ensure_keys
 from computepool.hub.services.leases import Leases
+from computepool.hub.services.submissions import Submissions
+from computepool.hub.services.weights import load_weights
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store.connect import Pool, create_pool
 from computepool.hub.store.embedded import EmbeddedPostgres
 from computepool.hub.store.migrate import migrate
-from computepool.hub.sweepers import lease_reaper
+from computepool.hub.sweepers import auditor, deadlines, lease_reaper
 from computepool.hub.sweepers.loop import run_every
 
 log = logging.getLogger("computepool.hub")
@@ -53,18 +63,51 @@ GROUP_MAX = 128
 def run_hub(**overrides: Any) -> int:
     """Runs until SIGTERM or SIGINT. `overrides` are settings given on the command line."""
     config = settings.load(HubSettings, os.environ, prefix=PREFIX, **overrides)
+    if config.workers == 1:
+        _start_log(config)
+        return _run(serve(config))
+    _start_log(config, name=" parent")
+    with port_held(config.host, config.port):
+        return HubProcesses(config.workers, lambda number, parent: _run_process(config, number, parent)).run()
+
+
+def _run_process(config: HubSettings, number: int, parent: int) -> int:
+    """One of several. A link for the operator is printed once, not by each."""
+    _start_log(config, name=f" hub-{number}")
+    if number > 1:
+        config = msgspec.structs.replace(config, operator_link=False)
+    return _run(serve(config, parent=parent))
+
+
+def _start_log(config: HubSettings, name: str = "") -> None:
+    """`name` tells apart the processes that write to one log."""
     logging.basicConfig(
         level=config.log_level.value.upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        format=f"%(asctime)s %(levelname)s{name} %(name)s %(message)s",
         stream=sys.stderr,
+        force=True,
     )
-    runner = asyncio.Runner(loop_factory=_loop_factory())
-    with runner:
-        runner.run(serve(config))
+
+
+def _run(serving: Coroutine[Any, Any, None]) -> int:
+    _calm_collector()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(serving)
     return 0
 
 
-async def serve(config: HubSettings) -> None:
+def _calm_collector() -> None:
+    """A hub remembers a lot and makes few cycles: looking through all of it every few thousand calls is a waste, and
+    a pause that somebody waits for."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
+async def serve(config: HubSettings, *, parent: int | None = None) -> None:
+    """`parent` can be read once the parent is gone; a hub process that has one shares the port with its siblings."""
+    if parent is not None:
+        _end_with_parent(parent)
     async with open_database(config) as dsn, open_hub(config, dsn) as hub:
         server = _Server(
             uvicorn.Config(
@@ -80,8 +123,19 @@ async def serve(config: HubSettings) -> None:
             ),
             hub,
         )
-        await server.serve()
+        await server.serve(None if parent is None else [listen_shared(config.host, config.port)])
         log.info("hub_stopped")
+
+
+def _end_with_parent(parent: int) -> None:
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        loop.remove_reader(parent)
+        log.warning("parent_gone")
+        signal.raise_signal(signal.SIGTERM)
+
+    loop.add_reader(parent, end)
 
 
 @contextlib.asynccontextmanager
@@ -103,16 +157,18 @@ async def open_database(config: HubSettings) -> AsyncIterator[str]:
 @contextlib.asynccontextmanager
 async def open_hub(config: HubSettings, dsn: str) -> AsyncIterator[Hub]:
     await migrate(dsn)
-    pool = await create_pool(dsn, size_max=config.pool_size_max)
+    pool = await create_pool(dsn, size_max=config.pool_size_max, pooler=config.database_pooler)
     try:
         hub = await _compose(config, pool)
         await _greet_operator(hub)
-        chores = [asyncio.create_task(chore) for chore in _list_chores(hub, dsn)]
+        chores = [asyncio.create_task(chore) for chore in _list_chores(hub, config.database_listen_url or dsn)]
         try:
             yield hub
         finally:
             hub.close_calls()
             await asyncio.gather(hub.submits.close(), hub.completions.close())
+            with contextlib.suppress(Exception):
+                await hub.elsewhere.leave()
             for chore in chores:
                 chore.cancel()
             await asyncio.gather(*chores, return_exceptions=True)
@@ -136,22 +192,39 @@ async def _compose(config: HubSettings, pool: Pool) -> Hub:
     await ensure_keys(pool)
     keyring = Keyring(facts.hub_id)
     await keyring.refresh(pool)
-    parked, registry = ParkedCalls(), Registry()
-    return Hub(
+    book = load_weights(Path(config.placement_file) if config.placement_file else None)
+    sets = {name: book.sets[name] for name in book.split.names_in_use}
+    parked, share, evidence = ParkedCalls(), FairShare(pool), Evidence(pool)
+    registry = Registry(sets, evidence.bound)
+    evidence.on_change = registry.update_reliability
+    backlog = Backlog()
+    leases = Leases(pool, keyring, config, weight_sets=sets.keys())
+    submissions = Submissions(pool, leases, book.split, lease_seconds=config.lease_seconds)
+    elsewhere = Elsewhere(pool, registry.fleet, sets[book.split.first])
+    rounds = Rounds(pool, parked, leases, submissions, registry, backlog, share, elsewhere)
+    hub = Hub(
         settings=config,
         pool=pool,
         keyring=keyring,
         blobs=blobs,
         callers=Callers(pool, keyring),
         parked=parked,
-        rounds=Rounds(pool, parked, Leases(pool, keyring, config), registry),
+        rounds=rounds,
+        weights=book,
+        door=Door(rounds, leases),
         registry=registry,
-        beats=Beats(pool, config),
+        backlog=backlog,
+        share=share,
+        evidence=evidence,
+        elsewhere=elsewhere,
+        beats=Beats(pool, config, on_end=lambda ended: hub.on_end(ended)),
         metrics=HubMetrics(),
-        submits=_group(config, lambda batch: submit_jobs(pool, batch)),
-        completions=_group(config, lambda batch: finish_attempts(pool, batch)),
+        submits=_group(config, rounds.submit),
+        large_submits=SingleCommit(rounds.submit),
+        completions=_group(config, lambda batch: finish_attempts(pool, batch, on_end=hub.on_end)),
         beat_seconds=config.beat_seconds,
     )
+    return hub
 
 
 def _group(
@@ -166,10 +239,16 @@ def _list_chores(hub: Hub, dsn: str) -> list[Any]:
     config, metrics = hub.settings, hub.metrics
     return [
         hub.rounds.run(),
+        hub.rounds.run_greeter(),
+        hub.rounds.run_timer(hub.forget_nodes),
         hub.beats.run(),
-        run_listener(dsn, lambda topic: hub.rounds.wake(look_around=topic == "controls")),
+        hub.share.run(),
+        hub.evidence.run(),
+        run_listener(dsn, hub.rounds.hear),
         run_every(min(1.0, config.lease_seconds / 4), "lease_reaper", lambda: lease_reaper.run_once(hub), metrics),
-        run_every(1.0, "expiry", lambda: expire_jobs(hub.pool, limit=EXPIRY_BATCH), metrics),
+        run_every(1.0, "expiry", lambda: expire_jobs(hub.pool, limit=EXPIRY_BATCH, on_end=hub.on_end), metrics),
+        run_every(1.0, "deadlines", lambda: deadlines.run_once(hub), metrics),
+        run_every(5.0, "auditor", lambda: auditor.run_once(hub), metrics),
         run_every(5.0, "keyring", lambda: hub.keyring.refresh(hub.pool), metrics),
         run_every(5.0, "used_keys", hub.callers.flush_used_keys, metrics),
         run_every(10.0, "fleet", lambda: _measure_fleet(hub), metrics),

@@ -153,8 +153,8 @@ class Agent:
             slots=make_slots(identity.node_id, detected, isolation),
         )
         holdings = Holdings(around)
-        for attempt in await asyncio.to_thread(list_left_behind, around):
-            holdings.adopt(attempt)
+        for left in await asyncio.to_thread(list_left_behind, state):
+            holdings.adopt(left)
         self._holdings = holdings
         journal.info(
             "agent_started",
@@ -249,6 +249,7 @@ class Agent:
             region=self._config.region,
             synthetic=detected.synthetic,
             agent_version=computepool.__version__,
+            floor_microcredits_per_hour=self._config.floor_microcredits_per_hour,
         )
         if identity.has_declared(request) and not await self._has_strange_keys(hub, identity):
             return

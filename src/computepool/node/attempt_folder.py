@@ -3,13 +3,14 @@
 assignment.json    as the hub sent it; written before anything is fetched or run
 main.py            the job's inline script, if it has one
 run/               the runner's own folder: request, status, log, outputs
-completion.json    the bytes to send; written before they are sent for the first time
+completion.json    how it ended; written before it is told for the first time
 let_go             present when the hub wants no word of it any more: only the runner has to end
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 from computepool.node import files
 from computepool.node.runner import files as runner_files
 from computepool.node.runner import handle
-from computepool.wire.attempts import Assignment
+from computepool.wire.attempts import Assignment, Completion
 
 
 class AttemptFolder:
@@ -41,12 +42,13 @@ class AttemptFolder:
         except msgspec.DecodeError:
             return None
 
-    def record_completion(self, completion: bytes) -> None:
+    def record_completion(self, completion: Completion) -> None:
         files.make_private(self.path)
-        files.write_whole(self._completion_path, completion)
+        files.write_whole(self._completion_path, msgspec.json.encode(completion))
 
-    def find_completion(self) -> bytes | None:
-        return files.find_bytes(self._completion_path)
+    def find_completion(self) -> Completion | None:
+        found = files.find_bytes(self._completion_path)
+        return _read_completion(found) if found is not None else None
 
     def record_let_go(self) -> None:
         files.make_private(self.path)
@@ -62,6 +64,15 @@ class AttemptFolder:
         """Gives back what the runner took from the machine, then forgets everything."""
         handle.cleanup(self.run_path)
         files.remove_folder(self.path)
+
+
+def _read_completion(content: bytes) -> Completion | None:
+    """An older agent kept the whole call; what belongs to the call and not to the end is left out."""
+    try:
+        kept = msgspec.json.decode(content, type=dict[str, Any])
+        return msgspec.convert({k: v for k, v in kept.items() if k in Completion.__struct_fields__}, Completion)
+    except msgspec.DecodeError:
+        return None
 
 
 def list_folders(attempts: Path) -> list[tuple[UUID, AttemptFolder]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.spec import SCRIPT_FILE_NAME, is_safe_relative_path, is_sha256
 from computepool.core.placement.slot import Slot
-from computepool.node import completion, files, journal, patience, tokens
+from computepool.node import completion, files, journal, patience
 from computepool.node.attempt_folder import AttemptFolder
 from computepool.node.completion import Ending
 from computepool.node.config import NodeConfig
@@ -38,14 +38,15 @@ from computepool.node.sandbox.port import OUTPUT_DIR, InputFile, Limits
 from computepool.node.spent_tokens import SpentTokens
 from computepool.node.state_dir import StateDir
 from computepool.node.threads import finish_in_thread
-from computepool.wire.attempts import Assignment, CompleteRequest, RunOrder
+from computepool.node.tokens import NO_TOKEN, JobToken, TokenRefused
+from computepool.wire.attempts import Assignment, CompleteOutcome, Completion, RunOrder
+
+Tell = Callable[[Completion], Awaitable[CompleteOutcome]]
 
 # How often a running attempt is looked at although nothing happened.
 LOOK_SECONDS = 1.0
 # After its grace a runner needs a moment to bring everything down.
 LET_GO_SECONDS = 60.0
-# The hub refuses a receipt from the future, and its Date header has whole seconds only.
-RECEIPT_AGE_SECONDS = 2
 # What a job may use when its order leaves a size open and the slot has none to share out.
 BYTES_MIN = 64_000_000
 
@@ -80,6 +81,9 @@ class HeldAttempt:
         assignment: Assignment,
         around: Surroundings,
         *,
+        tell: Tell,
+        token: JobToken = NO_TOKEN,
+        after: Sequence[asyncio.Event] = (),
         adopted: bool = False,
         let_go: bool = False,
         refusal: Ending | None = None,
@@ -88,10 +92,17 @@ class HeldAttempt:
         self.slot = assignment.slot
         # An attempt that was let go keeps its slot until its runner has ended, but the hub hears no more of it.
         self.is_let_go = let_go
+        # The job is over, and its completion is on its way: the hub may give the slot away.
+        self.is_over = False
         # The hub has answered the completion: only cleaning up is left.
         self.is_answered = False
+        # Nothing is left, and the slot is really free.
+        self.gone = asyncio.Event()
         self._assignment = assignment
         self._around = around
+        self._tell = tell
+        self._token = token
+        self._after = after
         self._adopted = adopted
         self._refusal = refusal
         self._folder = AttemptFolder(around.state.attempts / str(self.id))
@@ -146,7 +157,7 @@ class HeldAttempt:
             if kept is None:
                 kept = await self._make_completion(await self._run_to_end())
                 await finish_in_thread(partial(self._folder.record_completion, kept))
-            await self._report(kept)
+            await self._complete(kept)
         except (StaleBoot, NodeRemoved):
             raise
         except (StaleLease, NotFound) as error:
@@ -177,29 +188,25 @@ class HeldAttempt:
         return completion.from_status(status)
 
     async def _start(self) -> None:
-        order, expires_at = self._verify()
+        order = self._verify()
         inputs = await self._fetch_inputs(order)
+        for slot_is_free in self._after:
+            # Two jobs never share a slot, not even while the first one's leftovers are swept away.
+            await slot_is_free.wait()
         if self._hurry_cause is not None:
             raise Refused(self._hurry_cause, "the node ended before the job began")
-        await finish_in_thread(partial(self._spawn, order, inputs, expires_at))
+        await finish_in_thread(partial(self._spawn, order, inputs))
         journal.info(
             "attempt_started", attempt_id=self.id, job_id=order.job_id, slice=order.slice_index, slot=self.slot
         )
 
-    def _verify(self) -> tuple[RunOrder, float]:
+    def _verify(self) -> RunOrder:
         """Everything that must hold before a byte is fetched. Raises Refused."""
         around = self._around
         try:
-            expires_at = tokens.verify_job_token(
-                self._assignment.token,
-                order=self._assignment.order,
-                attempt_id=self.id,
-                node_id=around.identity.node_id,
-                hub_keys=around.identity.hub_keys,
-                now_seconds=clock.unix_seconds(),
-            )
+            self._token.check(self.id, self._assignment.order)
             order = msgspec.json.decode(self._assignment.order, type=RunOrder)
-        except tokens.TokenRefused as error:
+        except TokenRefused as error:
             raise Refused(Cause.SANDBOX_REFUSED, str(error)) from None
         except msgspec.DecodeError as error:
             raise Refused(Cause.SANDBOX_REFUSED, f"the order cannot be read: {error}") from None
@@ -208,11 +215,11 @@ class HeldAttempt:
         if not around.isolation.meets(order.isolation):
             raise Refused(Cause.SANDBOX_REFUSED, f"this node cannot give isolation {order.isolation.value}")
         if around.spent.is_spent(self.id):
-            raise Refused(Cause.SANDBOX_REFUSED, "this job token was used before")
+            raise Refused(Cause.SANDBOX_REFUSED, "this attempt was started here before")
         for file in order.files:
             if not is_safe_relative_path(file.path) or not is_sha256(file.sha256):
                 raise Refused(Cause.INPUT_MISSING, f"the input {file.path!r} has a path or hash that cannot be used")
-        return order, expires_at
+        return order
 
     async def _fetch_inputs(self, order: RunOrder) -> tuple[InputFile, ...]:
         self._pin(order)
@@ -231,7 +238,7 @@ class HeldAttempt:
             inputs.append(InputFile(path=SCRIPT_FILE_NAME, source=str(self._folder.script_path)))
         return tuple(inputs)
 
-    def _spawn(self, order: RunOrder, inputs: tuple[InputFile, ...], expires_at: float) -> None:
+    def _spawn(self, order: RunOrder, inputs: tuple[InputFile, ...]) -> None:
         try:
             request = AttemptRequest(
                 attempt_id=str(self.id),
@@ -249,8 +256,9 @@ class HeldAttempt:
         except InvalidAttempt as error:
             raise Refused(Cause.SANDBOX_REFUSED, str(error)) from None
         # The mark comes first: after a crash between the two lines the job never runs, which is the safe half.
-        if not self._around.spent.spend(self.id, expires_at=expires_at, now_seconds=clock.unix_seconds()):
-            raise Refused(Cause.SANDBOX_REFUSED, "this job token was used before")
+        expires_at, now_seconds = self._token.expires_at, clock.unix_seconds()
+        if not self._around.spent.spend(self.id, expires_at=expires_at, now_seconds=now_seconds):
+            raise Refused(Cause.SANDBOX_REFUSED, "this attempt was started here before")
         handle.spawn(self._folder.run_path, request)
 
     async def _watch(self) -> Status:
@@ -273,10 +281,10 @@ class HeldAttempt:
                 await finish_in_thread(partial(self._request_stop, self._hurry_cause))
             await wait_for_end(status.runner_pid, or_event=self._nudge, seconds_max=LOOK_SECONDS)
 
-    async def _make_completion(self, ending: Ending) -> bytes:
+    async def _make_completion(self, ending: Ending) -> Completion:
         if ending.cause is None:
             ending = await self._upload(ending)
-        return self._sign(ending)
+        return self._to_completion(ending)
 
     async def _upload(self, ending: Ending) -> Ending:
         """The ending after all outputs have arrived; a failed one if the hub does not want them."""
@@ -298,42 +306,13 @@ class HeldAttempt:
                 return Ending(ending.exit_code, Cause.EXIT_CODE, message, ending.usage)
         return ending
 
-    def _sign(self, ending: Ending) -> bytes:
-        around = self._around
-        receipt = ""
-        if ending.exit_code is not None:
-            receipt = tokens.make_receipt(
-                around.identity.key,
-                node_id=around.identity.node_id,
-                hub_id=around.identity.hub_id,
-                attempt_id=self.id,
-                result_sha256=ending.result_sha256,
-                exit_code=ending.exit_code,
-                run_seconds=ending.usage.run_seconds,
-                now_seconds=clock.unix_seconds() + around.hub.clock_skew_seconds - RECEIPT_AGE_SECONDS,
-            )
-        return completion.make_completion(
-            ending,
-            attempt_id=self.id,
-            lease_secret=self._assignment.lease_secret,
-            boot_id=around.boot_id,
-            receipt=receipt,
-        )
+    def _to_completion(self, ending: Ending) -> Completion:
+        return completion.make_completion(ending, attempt_id=self.id, lease_secret=self._assignment.lease_secret)
 
-    async def _report(self, kept: bytes) -> None:
+    async def _complete(self, kept: Completion) -> None:
+        self.is_over = True
         try:
-            answer = await patience.until_answered(
-                partial(self._around.hub.complete, kept), what="completion", attempt_id=self.id
-            )
-        except StaleBoot:
-            # The completion was written by an earlier start of this agent. What it says is still true.
-            request = msgspec.json.decode(kept, type=CompleteRequest)
-            if request.boot_id == self._around.boot_id:
-                raise
-            renewed = msgspec.json.encode(msgspec.structs.replace(request, boot_id=self._around.boot_id))
-            await finish_in_thread(partial(self._folder.record_completion, renewed))
-            await self._report(renewed)
-            return
+            answer = await self._tell(kept)
         except (Conflict, NotFound):
             raise
         except ComputePoolError as error:
@@ -349,7 +328,7 @@ class HeldAttempt:
         ending = completion.refuse(Cause.SANDBOX_REFUSED, f"the agent failed: {type(error).__name__}: {error}")
         await self._end_runner(Cause.OWNER_RETURNED)
         with contextlib.suppress(StaleLease, NotFound):
-            await self._report(self._sign(ending))
+            await self._complete(self._to_completion(ending))
         await self._forget()
 
     async def _let_go(self) -> None:

@@ -88,9 +88,7 @@ class ClaimLoop:
             return 0.0
         if reply is None:
             return 0.0
-        self._holdings.obey(reply.answer.controls)
-        for assignment in reply.answer.assignments:
-            self._holdings.take(assignment)
+        self._holdings.accept(reply.answer)
         return self._pace.wait_after_answer(
             brought_work=bool(reply.answer.assignments or reply.answer.controls.stop),
             poll=self._config.poll,
@@ -126,15 +124,7 @@ class ClaimLoop:
         )
 
     def _has_doubts(self) -> bool:
-        """Whether every job would be taken only to be refused, because its token could not be believed."""
-        doubt = None
-        if not self._hub.has_trusted_clock:
-            skew = self._hub.clock_skew_seconds
-            doubt = f"This clock differs from the hub's by {skew:.0f} s. Set it right."
-        elif not self._hub.has_trusted_keys:
-            doubt = (
-                "The hub's keys changed while this node was away. Start it once with the owner's key to trust them."
-            )
+        doubt = self._hub.doubt
         if (doubt is None) != (self._doubt is None):
             if doubt is None:
                 journal.info("taking_work_again")

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-import msgspec
-
 from computepool.core.jobs.cause import REPORTABLE, Cause
 from computepool.core.jobs.manifest import manifest_sha256
 from computepool.node.runner.status import FINISHED, RefusedOutput, Status
-from computepool.wire.attempts import CompleteRequest, Usage
+from computepool.wire.attempts import Completion, Usage
 from computepool.wire.jobs import OutputFile
 
 MESSAGE_LENGTH_MAX = 1_000
@@ -56,21 +54,17 @@ def from_status(status: Status) -> Ending:
     return Ending(status.exit_code, None, message, usage, outputs)
 
 
-def make_completion(ending: Ending, *, attempt_id: UUID, lease_secret: str, boot_id: UUID, receipt: str) -> bytes:
-    """The bytes to send, and to send again: they are kept as they are until the hub has answered."""
-    return msgspec.json.encode(
-        CompleteRequest(
-            attempt_id=attempt_id,
-            lease_secret=lease_secret,
-            boot_id=boot_id,
-            exit_code=ending.exit_code,
-            cause=ending.cause,
-            message=ending.message[:MESSAGE_LENGTH_MAX],
-            usage=ending.usage,
-            outputs=ending.outputs,
-            result_sha256=ending.result_sha256,
-            receipt=receipt,
-        )
+def make_completion(ending: Ending, *, attempt_id: UUID, lease_secret: str) -> Completion:
+    """What is told, and told again: it is kept as it is until the hub has answered."""
+    return Completion(
+        attempt_id=attempt_id,
+        lease_secret=lease_secret,
+        exit_code=ending.exit_code,
+        cause=ending.cause,
+        message=ending.message[:MESSAGE_LENGTH_MAX],
+        usage=ending.usage,
+        outputs=ending.outputs,
+        result_sha256=ending.result_sha256,
     )
 
 

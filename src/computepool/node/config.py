@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,9 +15,12 @@ import msgspec
 from msgspec import Meta
 
 from computepool import settings
+from computepool.core.placement.price import MICROCREDITS_PER_CREDIT, PRICE_MICROCREDITS_MAX
 from computepool.settings import InvalidSettings
 
 PREFIX = "COMPUTEPOOL_NODE_"
+CREDITS_MAX = PRICE_MICROCREDITS_MAX // MICROCREDITS_PER_CREDIT
+FREE = Decimal(0)
 
 
 class Poll(str, Enum):
@@ -64,7 +68,14 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     cache_bytes_max: Annotated[int, Meta(ge=0, description="Input files kept for later jobs, in bytes.")] = (
         10_000_000_000
     )
+    floor_credits_per_hour: Annotated[
+        Decimal, Meta(description="The least that one slot is lent for, in credits an hour, for example 1.50.")
+    ] = FREE
     log_level: Annotated[LogLevel, Meta(description="debug, info, warning or error.")] = LogLevel.INFO
+
+    @property
+    def floor_microcredits_per_hour(self) -> int:
+        return int(self.floor_credits_per_hour * MICROCREDITS_PER_CREDIT)
 
 
 def load_config(env: Mapping[str, str], **overrides: Any) -> NodeConfig:
@@ -113,4 +124,14 @@ def _list_faults(config: NodeConfig) -> list[str]:
         value = getattr(config, field)
         if value is not None and value < 1:
             faults.append(f"{PREFIX}{field.upper()}={value}: must be positive")
+    if not _is_price(config.floor_credits_per_hour):
+        faults.append(
+            f"{PREFIX}FLOOR_CREDITS_PER_HOUR={config.floor_credits_per_hour}: expected credits such as 1.50, "
+            f"from 0 to {CREDITS_MAX:,}, with at most six decimals"
+        )
     return faults
+
+
+def _is_price(credits: Decimal) -> bool:
+    """Money is never rounded: what is no whole number of microcredits was not meant."""
+    return credits.is_finite() and 0 <= credits <= CREDITS_MAX and credits * MICROCREDITS_PER_CREDIT % 1 == 0

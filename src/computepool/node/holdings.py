@@ -6,12 +6,18 @@ The one place that changes these; everybody else asks. `changed` is set whenever
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
+from computepool import clock
 from computepool.core.jobs.cause import Cause
-from computepool.node import completion, journal
+from computepool.node import completion, journal, tokens
+from computepool.node.adoption import LeftBehind
 from computepool.node.attempts import HeldAttempt, Surroundings
-from computepool.wire.attempts import Assignment, Controls
+from computepool.node.completion import Ending
+from computepool.node.reporter import Reporter
+from computepool.node.tokens import NO_TOKEN, JobToken, TokenRefused
+from computepool.wire.attempts import Assignment, Claim, Controls, NextAnswer
 
 
 class Holdings:
@@ -19,10 +25,13 @@ class Holdings:
         self._around = around
         self._attempts: dict[UUID, HeldAttempt] = {}
         self._kept: set[asyncio.Future[None]] = set()
+        self._reporter = Reporter(around.hub, around.identity, self, boot_id=around.boot_id)
         self.changed = asyncio.Event()
         self.is_leaving = False  # this agent was told to end, by a signal
         self.is_draining = False  # the owner told the hub to drain this node
         self.is_paused = False
+        # Whether the hub has answered a call of this start, and so has heard of everything that is held.
+        self._is_heard = False
         # What was last written to the log; a hub tells these only now and then while they last.
         self._told = (False, False)
 
@@ -33,10 +42,7 @@ class Holdings:
 
     @property
     def free_slots(self) -> tuple[str, ...]:
-        if self.is_leaving or self.is_draining or self.is_paused:
-            return ()
-        occupied = {attempt.slot for attempt in self._attempts.values()}
-        return tuple(name for name in self._around.slots if name not in occupied)
+        return self._list_free(but=())
 
     @property
     def is_empty(self) -> bool:
@@ -46,25 +52,36 @@ class Holdings:
     def is_drained(self) -> bool:
         return (self.is_leaving or self.is_draining) and self.is_empty
 
-    def take(self, assignment: Assignment) -> None:
-        """Begins an attempt. One that is held already was sent again because an answer got lost: nothing to do."""
-        if assignment.attempt_id in self._attempts:
-            return
-        self._told = (False, False)
-        journal.info("assignment_taken", attempt_id=assignment.attempt_id, slot=assignment.slot)
-        refusal = None
-        if self.is_leaving:
-            refusal = completion.refuse(Cause.OWNER_RETURNED, "the node is about to end")
-        elif assignment.slot not in self._around.slots:
-            refusal = completion.refuse(Cause.SANDBOX_REFUSED, f"this node has no slot {assignment.slot}")
-        elif any(attempt.slot == assignment.slot for attempt in self._attempts.values()):
-            refusal = completion.refuse(Cause.SANDBOX_REFUSED, f"the slot {assignment.slot} is still in use")
-        self._hold(HeldAttempt(assignment, self._around, refusal=refusal))
+    def find_claim(self, completed: Collection[UUID]) -> Claim | None:
+        """What may be asked for together with these completions: once they count, their slots are free."""
+        if not self._is_heard or self._around.hub.doubt is not None:
+            # A claim lists all that is held but what it completes: not the way to introduce a new start.
+            return None
+        free_slots = self._list_free(but=completed)
+        if not free_slots:
+            return None
+        return Claim(free_slots=free_slots, running=tuple(id for id in self.running if id not in completed))
 
-    def adopt(self, attempt: HeldAttempt) -> None:
-        self._hold(attempt)
+    def accept(self, answer: NextAnswer) -> None:
+        """Obeys and begins what an answer brought, whichever call it answers."""
+        self.obey(answer.controls)
+        if not answer.assignments:
+            return
+        token, refusal = self._verify(answer.token)
+        for assignment in answer.assignments:
+            # One that is held already was sent again because an answer got lost: nothing to do.
+            if assignment.attempt_id not in self._attempts:
+                self._take(assignment, token, refusal)
+
+    def adopt(self, left: LeftBehind) -> None:
+        self._hold(
+            HeldAttempt(
+                left.assignment, self._around, tell=self._reporter.report, adopted=True, let_go=left.is_let_go
+            )
+        )
 
     def obey(self, controls: Controls) -> None:
+        self._is_heard = True
         for attempt_id, cause in controls.stop.items():
             attempt = self._attempts.get(attempt_id)
             if attempt is not None:
@@ -99,6 +116,49 @@ class Holdings:
         for keeping in self._kept:
             keeping.cancel()
         await asyncio.gather(*self._kept, return_exceptions=True)
+        await self._reporter.close()
+
+    def _list_free(self, *, but: Collection[UUID]) -> tuple[str, ...]:
+        """Slots that nothing occupies but these attempts; none if no more work is taken."""
+        if self.is_leaving or self.is_draining or self.is_paused:
+            return ()
+        occupied = {attempt.slot for id, attempt in self._attempts.items() if id not in but}
+        return tuple(name for name in self._around.slots if name not in occupied)
+
+    def _verify(self, token: str) -> tuple[JobToken, Ending | None]:
+        identity = self._around.identity
+        try:
+            verified = tokens.verify_job_token(
+                token, node_id=identity.node_id, hub_keys=identity.hub_keys, now_seconds=clock.unix_seconds()
+            )
+        except TokenRefused as error:
+            return NO_TOKEN, completion.refuse(Cause.SANDBOX_REFUSED, str(error))
+        return verified, None
+
+    def _take(self, assignment: Assignment, token: JobToken, refusal: Ending | None) -> None:
+        self._told = (False, False)
+        journal.info("assignment_taken", attempt_id=assignment.attempt_id, slot=assignment.slot)
+        before = [attempt for attempt in self._attempts.values() if attempt.slot == assignment.slot]
+        self._hold(
+            HeldAttempt(
+                assignment,
+                self._around,
+                tell=self._reporter.report,
+                token=token,
+                after=[attempt.gone for attempt in before],
+                refusal=self._find_refusal(assignment, before) or refusal,
+            )
+        )
+
+    def _find_refusal(self, assignment: Assignment, before: Sequence[HeldAttempt]) -> Ending | None:
+        if self.is_leaving:
+            return completion.refuse(Cause.OWNER_RETURNED, "the node is about to end")
+        if assignment.slot not in self._around.slots:
+            return completion.refuse(Cause.SANDBOX_REFUSED, f"this node has no slot {assignment.slot}")
+        # One that is over was offered with its own completion: the next one waits for it to be gone.
+        if not all(attempt.is_over for attempt in before):
+            return completion.refuse(Cause.SANDBOX_REFUSED, f"the slot {assignment.slot} is still in use")
+        return None
 
     def _hold(self, attempt: HeldAttempt) -> None:
         self._attempts[attempt.id] = attempt
@@ -115,4 +175,5 @@ class Holdings:
             # The claim loop hears the same refusal (removed, replaced) and ends the agent; this one stands aside.
             journal.warning("attempt_set_aside", attempt_id=attempt.id, reason=error)
         self._attempts.pop(attempt.id, None)
+        attempt.gone.set()
         self.changed.set()

@@ -30,6 +30,9 @@ from computepool.node.identity import Identity
 from computepool.wire.accounts import HubView
 from computepool.wire.attempts import (
     CompleteAnswer,
+    CompleteBatch,
+    CompleteBatchAnswer,
+    CompleteRequest,
     HeartbeatAnswer,
     HeartbeatRequest,
     LogAnswer,
@@ -86,6 +89,17 @@ class HubClient:
     def has_trusted_clock(self) -> bool:
         return abs(self.clock_skew_seconds) <= CLOCK_SKEW_SECONDS_MAX
 
+    @property
+    def doubt(self) -> str | None:
+        """Why every job would be taken only to be refused, if so: its token could not be believed."""
+        if not self.has_trusted_clock:
+            return f"This clock differs from the hub's by {self.clock_skew_seconds:.0f} s. Set it right."
+        if not self.has_trusted_keys:
+            return (
+                "The hub's keys changed while this node was away. Start it once with the owner's key to trust them."
+            )
+        return None
+
     async def close(self) -> None:
         await self._http.aclose()
 
@@ -120,10 +134,13 @@ class HubClient:
         response = await self._call("POST", "/v1/nodes/heartbeat", body=_encode(request), seconds=seconds)
         return self._read(response, HeartbeatAnswer)
 
-    async def complete(self, completion: bytes) -> CompleteAnswer:
-        """Takes the bytes, not the message: a repeated completion must be the very same."""
-        response = await self._call("POST", "/v1/jobs/complete", body=completion)
+    async def complete(self, request: CompleteRequest) -> CompleteAnswer:
+        response = await self._call("POST", "/v1/jobs/complete", body=_encode(request))
         return self._read(response, CompleteAnswer)
+
+    async def complete_batch(self, request: CompleteBatch) -> CompleteBatchAnswer:
+        response = await self._call("POST", "/v1/jobs/complete/batch", body=_encode(request))
+        return self._read(response, CompleteBatchAnswer)
 
     async def send_log(self, attempt_id: UUID, lease_secret: str, *, offset: int, piece: bytes) -> LogAnswer:
         response = await self._call(
@@ -270,9 +287,13 @@ def to_error(status: int, content: bytes, headers: dict[str, str]) -> ComputePoo
         body = msgspec.json.decode(content, type=ErrorBody)
     except msgspec.DecodeError:
         return HubUnavailable(f"Something that is not the hub answered with status {status}.", **details)
+    return from_body(body, **details)
+
+
+def from_body(body: ErrorBody, **details: Any) -> ComputePoolError:
     known = leaves().get(body.code)
     if known is None:
-        known = HubUnavailable if body.retryable or status >= 500 else InvalidRequest
+        known = HubUnavailable if body.retryable or details.get("status", 0) >= 500 else InvalidRequest
     return known(body.message, **{**body.details, **details})
 
 

@@ -47,6 +47,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--cpu-slots", type=int, metavar="N", help="CPU jobs that may run at once, besides one per GPU"
     )
     parser.add_argument(
+        "--floor-credits-per-hour", metavar="CREDITS", help="the least that one slot is lent for, for example 1.50"
+    )
+    parser.add_argument(
         "--poll", choices=[poll.value for poll in Poll], help="hold calls open (long) or ask now and then"
     )
     parser.add_argument("--drain-seconds", type=float, metavar="S", help="how long running jobs may go on at the end")

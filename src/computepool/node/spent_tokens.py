@@ -1,6 +1,6 @@
-"""Remembers which job tokens were used, across restarts: none starts a job twice.
+"""Remembers which attempts a job token has started here, across restarts: none starts twice.
 
-A token that has run out is refused for its age, so its id may be forgotten some time later.
+A token that has run out is refused for its age, so what it started may be forgotten some time later.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ class SpentTokens:
         # Written anew at every start, so that a line cut short by a crash cannot spoil the one after it.
         self._forget_old(now_seconds)
 
-    def is_spent(self, token_id: UUID) -> bool:
-        return token_id in self._expiries
+    def is_spent(self, attempt_id: UUID) -> bool:
+        return attempt_id in self._expiries
 
-    def spend(self, token_id: UUID, *, expires_at: float, now_seconds: float) -> bool:
+    def spend(self, attempt_id: UUID, *, expires_at: float, now_seconds: float) -> bool:
         """False when it was spent before. When this returns True, the mark survives a power cut."""
-        if token_id in self._expiries:
+        if attempt_id in self._expiries:
             return False
         if len(self._expiries) >= self._prune_at:
             self._forget_old(now_seconds)
-        self._expiries[token_id] = expires_at
+        self._expiries[attempt_id] = expires_at
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            os.write(descriptor, _to_line(token_id, expires_at))
+            os.write(descriptor, _to_line(attempt_id, expires_at))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -43,21 +43,21 @@ class SpentTokens:
 
     def _forget_old(self, now_seconds: float) -> None:
         oldest = now_seconds - KEEP_SECONDS
-        self._expiries = {token_id: expiry for token_id, expiry in self._expiries.items() if expiry >= oldest}
+        self._expiries = {attempt_id: expiry for attempt_id, expiry in self._expiries.items() if expiry >= oldest}
         self._prune_at = len(self._expiries) + PRUNE_EVERY
         files.write_whole(self._path, b"".join(_to_line(*entry) for entry in self._expiries.items()))
 
 
-def _to_line(token_id: UUID, expires_at: float) -> bytes:
-    return f"{token_id} {expires_at:.0f}\n".encode()
+def _to_line(attempt_id: UUID, expires_at: float) -> bytes:
+    return f"{attempt_id} {expires_at:.0f}\n".encode()
 
 
 def _read(path: Path) -> dict[UUID, float]:
     found = {}
     for line in (files.find_bytes(path) or b"").decode(errors="replace").splitlines():
         try:
-            token_id, expires_at = line.split()
-            found[UUID(token_id)] = float(expires_at)
+            attempt_id, expires_at = line.split()
+            found[UUID(attempt_id)] = float(expires_at)
         except ValueError:
             # Cut short by a crash. Its job was not started: the mark comes first.
             continue

@@ -10,7 +10,8 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +20,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from computepool import entropy
+from computepool.wire.attempts import Completion
 from computepool.wire.nodes import HubKey
 
 ALGORITHM = "EdDSA"
@@ -42,19 +44,37 @@ class TokenRefused(Exception):
     """The token does not prove that the hub wants this order run here; the text says what is wrong."""
 
 
-def verify_job_token(
-    token: str, *, order: str, attempt_id: UUID, node_id: UUID, hub_keys: Sequence[HubKey], now_seconds: float
-) -> float:
-    """Returns when the token runs out, in Unix seconds. Raises TokenRefused unless every check holds."""
+@dataclass(frozen=True, slots=True)
+class JobToken:
+    """What the hub signed for this node: which orders it may begin, and until when."""
+
+    # Unix seconds.
+    expires_at: float
+    # From an attempt's id to the sha256 of its order.
+    orders: Mapping[str, object]
+
+    def check(self, attempt_id: UUID, order: str) -> None:
+        """Raises TokenRefused unless the hub wants exactly this order run under this attempt."""
+        promised = self.orders.get(str(attempt_id))
+        if promised is None:
+            raise TokenRefused("the job token does not name this attempt")
+        found = hashlib.sha256(order.encode()).hexdigest()
+        if not isinstance(promised, str) or not hmac.compare_digest(promised.encode(), found.encode()):
+            raise TokenRefused("the order is not the one that the hub signed")
+
+
+# Allows nothing: for attempts that are not to be begun, because an earlier agent began them.
+NO_TOKEN = JobToken(expires_at=0.0, orders={})
+
+
+def verify_job_token(token: str, *, node_id: UUID, hub_keys: Sequence[HubKey], now_seconds: float) -> JobToken:
+    """One check for all assignments of an answer. Raises TokenRefused unless all of it holds."""
     claims = _verify(token, node_id=node_id, hub_keys=hub_keys, token_type=JOB_TOKEN_TYPE)
-    if claims.get("jti") != str(attempt_id):
-        raise TokenRefused("the job token is for another attempt")
     expires_at = _check_expiry(claims, now_seconds)
-    promised = claims.get("order_sha256")
-    found = hashlib.sha256(order.encode()).hexdigest()
-    if not isinstance(promised, str) or not hmac.compare_digest(promised.encode(), found.encode()):
-        raise TokenRefused("the order is not the one that the hub signed")
-    return expires_at
+    orders = claims.get("orders")
+    if not isinstance(orders, dict):
+        raise TokenRefused("the job token names no orders")
+    return JobToken(expires_at, orders)
 
 
 def find_vouched_keys(
@@ -92,27 +112,25 @@ def make_assertion(key: Ed25519PrivateKey, *, node_id: UUID, hub_id: UUID, now_s
 
 
 def make_receipt(
-    key: Ed25519PrivateKey,
-    *,
-    node_id: UUID,
-    hub_id: UUID,
-    attempt_id: UUID,
-    result_sha256: str,
-    exit_code: int,
-    run_seconds: float,
-    now_seconds: float,
+    key: Ed25519PrivateKey, *, node_id: UUID, hub_id: UUID, completions: Sequence[Completion], now_seconds: float
 ) -> str:
-    """The node's signed word on a result. Whoever signs a wrong one cannot deny it later."""
-    claims = {
-        "iss": str(node_id),
-        "aud": str(hub_id),
-        "jti": str(attempt_id),
-        "result_sha256": result_sha256,
-        "exit_code": exit_code,
-        "run_seconds": run_seconds,
-        "iat": int(now_seconds),
-    }
+    """The node's signed word on all results of one call; empty when nothing succeeded.
+
+    Whoever signs a wrong one cannot deny it later.
+    """
+    results = {str(each.attempt_id): _to_result(each) for each in completions if each.cause is None}
+    if not results:
+        return ""
+    claims = {"iss": str(node_id), "aud": str(hub_id), "iat": int(now_seconds), "results": results}
     return jwt.encode(claims, key, algorithm=ALGORITHM, headers={"typ": RECEIPT_TYPE})
+
+
+def _to_result(completion: Completion) -> dict[str, object]:
+    return {
+        "result_sha256": completion.result_sha256,
+        "run_seconds": completion.usage.run_seconds,
+        "exit_code": completion.exit_code,
+    }
 
 
 def to_key_text(key: Ed25519PublicKey) -> str:

@@ -13,7 +13,7 @@ from computepool.sdk.client import Client
 from computepool.sdk.config import Settings, resolve_settings, save_settings
 from computepool.sdk.files import DamagedDownload
 from computepool.sdk.jobs import JobHandle
-from computepool.sdk.sizes import format_size, parse_size
+from computepool.sdk.sizes import format_size, parse_credits, parse_size
 
 __all__ = [
     "Client",
@@ -21,6 +21,7 @@ __all__ = [
     "JobHandle",
     "Settings",
     "format_size",
+    "parse_credits",
     "parse_size",
     "resolve_settings",
     "save_settings",

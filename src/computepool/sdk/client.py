@@ -7,24 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from computepool import entropy
 from computepool.core.accounts.roles import Role
 from computepool.core.errors import InvalidSpec
 from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.spec import SCRIPT_FILE_NAME
 from computepool.core.jobs.state import JobState
+from computepool.core.placement.weights import Preference
 from computepool.sdk.config import resolve_settings
 from computepool.sdk.files import LocalFile, collect_files, describe_file, read_script
 from computepool.sdk.jobs import JobHandle
-from computepool.sdk.sizes import parse_size
+from computepool.sdk.sizes import parse_credits, parse_size
 from computepool.sdk.transport import Transport, many_at_once
 from computepool.wire.accounts import (
     Account,
+    AccountPage,
+    ChangeAccount,
     CreatedKey,
     CreateKey,
     HubView,
@@ -37,10 +43,14 @@ from computepool.wire.accounts import (
 )
 from computepool.wire.artifacts import Artifact
 from computepool.wire.jobs import InputFile, Job, JobPage, JobSpec, Requirements
-from computepool.wire.nodes import Node, NodeChange, NodePage
+from computepool.wire.nodes import Node, NodeChange, NodePage, SetFloor
+from computepool.wire.placement import Experiment
 from computepool.wire.why import NodeWhy
 
 _PAGE_LENGTH = 100
+
+Choice = TypeVar("Choice", bound=Enum)
+Credits = int | float | str | Decimal
 
 
 class Client:
@@ -98,6 +108,44 @@ class Client:
     def get_account(self) -> Account:
         return self._transport.call("GET", "/v1/accounts/me", Account)
 
+    def accounts(self) -> Iterator[Account]:
+        """All accounts of the hub, for its operator, fetched page by page."""
+        after = UUID(int=0)
+        while True:
+            params = {"after": str(after), "limit": _PAGE_LENGTH}
+            page = self._transport.call("GET", "/v1/accounts", AccountPage, params=params).accounts
+            yield from page
+            if len(page) < _PAGE_LENGTH:
+                return
+            after = page[-1].id
+
+    def change_account(
+        self,
+        *,
+        account_id: UUID,
+        fair_weight: float | None = None,
+        priority_class_max: PriorityClass | str | None = None,
+        queued_slices_max: int | None = None,
+        stored_bytes_max: int | None = None,
+        calls_per_minute_max: int | None = None,
+    ) -> Account:
+        """An operator's grants and limits for an account; what is None stays as it is."""
+        granted = None
+        if priority_class_max is not None:
+            granted = _choose(PriorityClass, priority_class_max, "a priority class")
+        body = ChangeAccount(
+            fair_weight=fair_weight,
+            priority_class_max=granted,
+            queued_slices_max=queued_slices_max,
+            stored_bytes_max=stored_bytes_max,
+            calls_per_minute_max=calls_per_minute_max,
+        )
+        return self._transport.call("PATCH", f"/v1/accounts/{account_id}", Account, body=body, repeatable=True)
+
+    def get_experiment(self, *, days: float = 7.0) -> Experiment:
+        """How two sets of placement weights compare, for the hub's operator."""
+        return self._transport.call("GET", "/v1/placement/experiment", Experiment, params={"days": days})
+
     def create_sign_in_link(self, *, account_id: UUID | None = None) -> SignInLink:
         """A one-time link to the dashboard: one's own at a demo hub, anybody's for an operator."""
         path = "/v1/sign-in-links" if account_id is None else f"/v1/accounts/{account_id}/sign-in-links"
@@ -131,9 +179,13 @@ class Client:
         tiers: Sequence[str] = (),
         regions: Sequence[str] = (),
         isolation: IsolationLevel | str = IsolationLevel.SANDBOXED,
+        max_price: Credits | None = None,
+        prefer: Preference | str = Preference.VALUE,
         retries: int = 2,
         wall_seconds: int = 3_600,
         priority: int = 0,
+        priority_class: PriorityClass | str = PriorityClass.NORMAL,
+        deadline_at: datetime | None = None,
         expires_at: datetime | None = None,
         name: str | None = None,
         idempotency_key: str | None = None,
@@ -141,15 +193,26 @@ class Client:
         """Hand a job to the hub. `script` is run by python3 unless `command` says otherwise.
 
             client.submit(script="train.py", files=["data"], vram="16GB", slices=8)
+            client.submit(script="train.py", gpu=True, max_price=40, prefer="cheapest")
             client.submit(command=["sh", "-c", "nproc > $COMPUTEPOOL_OUTPUT_DIR/cores"])
 
         `files` are paths of files or folders; those that the hub has already are not sent again.
+        `max_price` is the most that an hour of a slot may cost, in credits. `deadline_at` is a wish: as it comes
+        near, the slices move to the front of one's own; at `expires_at` unfinished ones fail.
         Submitting twice with one `idempotency_key` gives the same job; a new key is made when none is given,
         so that a lost answer never makes a second job.
         """
         source = None if script is None else read_script(script)
         requirements = _requirements(
-            gpu=gpu, vram=vram, ram=ram, cores=cores, disk=disk, tiers=tiers, regions=regions, isolation=isolation
+            gpu=gpu,
+            vram=vram,
+            ram=ram,
+            cores=cores,
+            disk=disk,
+            tiers=tiers,
+            regions=regions,
+            isolation=isolation,
+            max_price=max_price,
         )
         local = collect_files(files, has_script=script is not None)
         spec = JobSpec(
@@ -163,6 +226,9 @@ class Client:
             retries=retries,
             wall_seconds=wall_seconds,
             priority=priority,
+            priority_class=_choose(PriorityClass, priority_class, "a priority class"),
+            prefer=_choose(Preference, prefer, "a preference"),
+            deadline_at=deadline_at,
             expires_at=expires_at,
         )
         return self.submit_spec(spec, idempotency_key=idempotency_key)
@@ -225,6 +291,11 @@ class Client:
     def change_node(self, *, node_id: UUID, change: NodeChange) -> Node:
         return self._transport.call("POST", f"/v1/nodes/{node_id}/{change.value}", Node, repeatable=True)
 
+    def set_floor(self, *, node_id: UUID, credits_per_hour: Credits) -> Node:
+        """The least that a slot of one's node is lent for."""
+        body = SetFloor(floor_microcredits_per_hour=parse_credits(credits_per_hour))
+        return self._transport.call("POST", f"/v1/nodes/{node_id}/floor", Node, body=body, repeatable=True)
+
 
 def _requirements(
     *,
@@ -236,17 +307,16 @@ def _requirements(
     tiers: Sequence[str],
     regions: Sequence[str],
     isolation: IsolationLevel | str,
+    max_price: Credits | None,
 ) -> Requirements:
-    try:
-        level = IsolationLevel(isolation)
-    except ValueError:
-        known = ", ".join(each.value for each in IsolationLevel)
-        raise InvalidSpec(f"{isolation!r} is not an isolation level; there are {known}.") from None
+    level = _choose(IsolationLevel, isolation, "an isolation level")
     given: dict[str, Any] = {}
     if ram is not None:
         given["ram_bytes"] = parse_size(ram)
     if disk is not None:
         given["disk_bytes"] = parse_size(disk)
+    if max_price is not None:
+        given["ceiling_microcredits_per_hour"] = parse_credits(max_price)
     return Requirements(
         gpu=gpu,
         vram_bytes=parse_size(vram),
@@ -256,6 +326,14 @@ def _requirements(
         isolation=level,
         **given,
     )
+
+
+def _choose(kind: type[Choice], value: Choice | str, what: str) -> Choice:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(str(each.value) for each in kind)
+        raise InvalidSpec(f"{value!r} is not {what}; there are {known}.") from None
 
 
 def _name_of(script: Path | str | None, command: Sequence[str]) -> str:

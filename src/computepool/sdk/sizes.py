@@ -1,12 +1,13 @@
-"""Sizes as people write them, in bytes as the wire wants them. Pure."""
+"""Sizes and prices as people write them, in bytes and microcredits as the wire wants them. Pure."""
 
 from __future__ import annotations
 
 import math
 import re
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 
 from computepool.core.errors import InvalidSpec
+from computepool.core.placement.price import MICROCREDITS_PER_CREDIT
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\s*\Z", re.IGNORECASE)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
@@ -27,6 +28,21 @@ def parse_size(size: int | str) -> int:
     step = 1024 if match[3] else 1000
     factor: int = step ** _POWER[match[2].lower()]
     return math.ceil(Decimal(match[1]) * factor)
+
+
+def parse_credits(credits: int | float | str | Decimal) -> int:
+    """`40`, `"0.5"` or a Decimal, in microcredits. What is finer than a microcredit is refused, not rounded."""
+    try:
+        # By way of its text, a float is what its writer saw: 0.1, not its nearest neighbour in binary.
+        exact = Decimal(str(credits).strip()) * MICROCREDITS_PER_CREDIT
+        whole = int(exact) if exact.is_finite() else -1
+    except (InvalidOperation, ValueError):
+        whole, exact = -1, Decimal(0)
+    if isinstance(credits, bool) or whole < 0 or whole != exact:
+        raise InvalidSpec(
+            f"{credits!r} is not a number of credits. Write it as 40 or 0.5, with six decimals at most."
+        )
+    return whole
 
 
 def format_size(size_bytes: int) -> str:

@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 
 from computepool.core.accounts.roles import Role, SignUp
+from computepool.core.jobs.order import PriorityClass
 from computepool.wire.nodes import HubKey
 
 
@@ -36,6 +37,10 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     stored_bytes: int
     created_at: datetime
     suspended_at: datetime | None = None
+    # Its part of the fleet while others wait too, against theirs.
+    fair_weight: float = 1.0
+    # The highest class that its jobs may ask for.
+    priority_class_max: PriorityClass = PriorityClass.NORMAL
 
 
 class AccountPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +54,8 @@ class ChangeAccount(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     queued_slices_max: int | None = None
     stored_bytes_max: int | None = None
     calls_per_minute_max: int | None = None
+    fair_weight: float | None = None
+    priority_class_max: PriorityClass | None = None
 
 
 class SignUpRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,10 +8,11 @@ import msgspec
 
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.isolation import IsolationLevel
+from computepool.wire.errors import ErrorBody
 from computepool.wire.jobs import InputFile, OutputFile
 
 
-class NextRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NextRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
     """`running` lists every attempt the agent holds, from the moment its assignment arrived until
     its completion was answered. `free_slots` can only lower what the hub believes to be free."""
 
@@ -21,8 +22,8 @@ class NextRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     wait_seconds: float = 0.0
 
 
-class RunOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What the sandbox is to do. Its bytes are what the job token's `order_sha256` covers."""
+class RunOrder(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the sandbox is to do. The hash of its bytes is in the job token."""
 
     attempt_id: UUID
     job_id: UUID
@@ -44,19 +45,17 @@ class RunOrder(msgspec.Struct, frozen=True, kw_only=True):
     isolation: IsolationLevel
 
 
-class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempt_id: UUID
     slot: str
     # Proof of the lease; sent back with every word about this attempt.
     lease_secret: str
     lease_seconds: float
-    # EdDSA JWT: aud this node, jti the attempt, order_sha256 over `order`, exp within minutes.
-    token: str
-    # The RunOrder as JSON text, exactly the bytes that were hashed.
+    # The RunOrder as JSON text, exactly the bytes whose hash the answer's token names.
     order: str
 
 
-class Controls(msgspec.Struct, frozen=True, kw_only=True):
+class Controls(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the hub wants of the node, besides running things."""
 
     # Attempts to stop at once, with the reason.
@@ -67,36 +66,47 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
     pause: bool = False
 
 
-class NextAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class NextAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """204 stands for an answer without assignments or controls."""
 
     assignments: list[Assignment] = []
+    # One signature for all assignments. EdDSA JWT: aud this node, exp within minutes, and `orders`, from each
+    # attempt's id to the sha256 of its order.
+    token: str = ""
     controls: Controls = Controls()
 
 
-class HeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
     boot_id: UUID
     running: tuple[UUID, ...] = ()
 
 
-class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     beat_seconds: float
     lease_seconds: float
     controls: Controls = Controls()
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
     run_seconds: float = 0.0
     cpu_seconds: float = 0.0
     memory_bytes_peak: int = 0
 
 
-class CompleteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
+    """What a node would run next, asked together with a completion. It never waits: no work, no answer."""
+
+    # Slots that are free once the completion counts.
+    free_slots: tuple[str, ...]
+    # Every attempt that the agent still holds, without those that the call completes.
+    running: tuple[UUID, ...] = ()
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
     """The end of an attempt. `cause` absent means success. Outputs were uploaded before this call."""
 
     attempt_id: UUID
     lease_secret: str
-    boot_id: UUID
     exit_code: int | None = None
     cause: Cause | None = None
     message: str = ""
@@ -104,18 +114,49 @@ class CompleteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     outputs: tuple[OutputFile, ...] = ()
     # Hash over the outputs' manifest; see docs/reference/node-protocol.md.
     result_sha256: str = ""
-    # Node-signed JWT over attempt, result hash and usage.
+
+
+class CompleteRequest(Completion, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
+    boot_id: UUID
+    # Node-signed JWT over the results of this call: see the protocol page.
     receipt: str = ""
+    claim: Claim | None = None
 
 
-class CompleteAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class CompleteBatch(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
+    """Many ends in one call, under one receipt. Each counts or is refused on its own."""
+
+    boot_id: UUID
+    completions: tuple[Completion, ...]
+    receipt: str = ""
+    claim: Claim | None = None
+
+
+class CompleteAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`accepted` is false when the attempt is recorded but delivered no result that counts."""
 
     accepted: bool
     repeated: bool = False
+    # What the claim brought.
+    next: NextAnswer | None = None
 
 
-class LogAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class CompleteOutcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """`error` is set when the completion was refused."""
+
+    accepted: bool = False
+    repeated: bool = False
+    error: ErrorBody | None = None
+
+
+class CompleteBatchAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """In the order of the completions that were sent."""
+
+    answers: list[CompleteOutcome]
+    next: NextAnswer | None = None
+
+
+class LogAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Send the next piece from here; what the hub has already is never stored twice."""
 
     next_offset: int

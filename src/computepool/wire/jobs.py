@@ -10,10 +10,13 @@ import msgspec
 
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
+from computepool.core.placement.weights import Preference
+from computepool.wire.errors import ErrorBody
 
 
-class Requirements(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Requirements(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
     """Hard gates. A slot that misses one never gets the slice; absent means any."""
 
     gpu: bool = False
@@ -24,16 +27,18 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tiers: tuple[str, ...] = ()
     regions: tuple[str, ...] = ()
     isolation: IsolationLevel = IsolationLevel.SANDBOXED
+    # The most that an hour of a slot may cost.
+    ceiling_microcredits_per_hour: int | None = None
 
 
-class InputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class InputFile(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
     path: str
     sha256: str
     size_bytes: int
     executable: bool = False
 
 
-class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """What to run. With `script` and no `command`, the script is run by python3."""
 
     name: str = "job"
@@ -45,11 +50,25 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     slice_count: int = 1
     retries: int = 2
     wall_seconds: int = 3_600
+    # Among the account's own slices: higher first.
     priority: int = 0
+    # Above normal only by the operator's grant.
+    priority_class: PriorityClass = PriorityClass.NORMAL
+    # What a slot is chosen by among those that pass every gate.
+    prefer: Preference = Preference.VALUE
+    # Wanted by then: as it comes near, the slices move to the front of the account's own.
+    deadline_at: datetime | None = None
+    # Unfinished slices fail then.
     expires_at: datetime | None = None
 
 
-class SliceCounts(msgspec.Struct, frozen=True, kw_only=True):
+class SubmitBatch(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
+    """Many jobs in one call. Each is taken or refused on its own."""
+
+    jobs: tuple[JobSpec, ...]
+
+
+class SliceCounts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     queued: int = 0
     leased: int = 0
     running: int = 0
@@ -58,35 +77,51 @@ class SliceCounts(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int = 0
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: UUID
     name: str
     state: JobState
     slice_count: int
     counts: SliceCounts
     priority: int
+    priority_class: PriorityClass
+    prefer: Preference
     retries: int
     wall_seconds: int
     requirements: Requirements
     created_at: datetime
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    deadline_at: datetime | None = None
     expires_at: datetime | None = None
 
 
-class JobPage(msgspec.Struct, frozen=True, kw_only=True):
+class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One of the two."""
+
+    job: Job | None = None
+    error: ErrorBody | None = None
+
+
+class SubmitBatchAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """In the order of the jobs that were sent."""
+
+    answers: list[SubmitAnswer]
+
+
+class JobPage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     jobs: list[Job]
     # Hand it back as ?cursor= for the next page; absent on the last one.
     cursor: str | None = None
 
 
-class OutputFile(msgspec.Struct, frozen=True, kw_only=True):
+class OutputFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     path: str
     sha256: str
     size_bytes: int
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: UUID
     number: int
     node_id: UUID
@@ -101,7 +136,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     message: str | None = None
 
 
-class Slice(msgspec.Struct, frozen=True, kw_only=True):
+class Slice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     index: int
     state: SliceState
     attempt_count: int
@@ -111,13 +146,13 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     attempts: list[Attempt] = []
 
 
-class SlicePage(msgspec.Struct, frozen=True, kw_only=True):
+class SlicePage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     slices: list[Slice]
     # Hand it back as ?after= for the next page; absent on the last one.
     next_after: int | None = None
 
 
-class LogPage(msgspec.Struct, frozen=True, kw_only=True):
+class LogPage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A piece of one attempt's log. Ask again from `next_offset` until `complete`."""
 
     attempt_id: UUID | None
@@ -128,7 +163,7 @@ class LogPage(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: int
     at: datetime
     kind: str
@@ -137,5 +172,5 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     body: dict[str, Any] = {}
 
 
-class EventPage(msgspec.Struct, frozen=True, kw_only=True):
+class EventPage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     events: list[Event]

@@ -17,6 +17,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     name: str
     vram_bytes: int
     driver: str = ""
+    # Single-precision speed, if the agent has measured it.
+    tflops: float | None = None
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,6 +30,8 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ram_bytes: int
     disk_bytes: int
     cpu_slots: int = 1
+    # Of all cores together, if the agent has measured it.
+    cpu_tflops: float | None = None
 
 
 class EnrolNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,6 +43,8 @@ class EnrolNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     region: str | None = None
     synthetic: bool = False
     agent_version: str = ""
+    # The least that the owner lends one slot for. 0 leaves it as it was; it is 0 at first.
+    floor_microcredits_per_hour: int = 0
 
 
 class HubKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +85,8 @@ class SlotView(msgspec.Struct, frozen=True, kw_only=True):
     ram_bytes: int
     disk_bytes: int
     busy: bool = False
+    # As the node declares.
+    speed_tflops: float | None = None
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +102,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     region: str | None = None
     last_seen_at: datetime | None = None
     agent_version: str = ""
+    # The least that the owner lends one slot for. 0 leaves it as it was; it is 0 at first.
+    floor_microcredits_per_hour: int = 0
+
+
+class SetFloor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    floor_microcredits_per_hour: int
 
 
 class NodePage(msgspec.Struct, frozen=True, kw_only=True):

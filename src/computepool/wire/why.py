@@ -9,10 +9,12 @@ import msgspec
 
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.ending import Remedy
+from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
 from computepool.core.nodes.state import NodeState
 from computepool.core.placement.explain import Gate, Standing
 from computepool.core.placement.idleness import IdleReason
+from computepool.core.placement.weights import Preference
 from computepool.wire.jobs import Requirements, SliceCounts
 
 
@@ -53,6 +55,34 @@ class WhySuggestion(msgspec.Struct, frozen=True, kw_only=True):
     places: list[WhyPlace]
 
 
+class WhyTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """What goes before the first of the waiting slices: higher classes, then the fair share, then one's own.
+
+    `*_is_more`: the count was cut off.
+    """
+
+    words: str
+    priority_class: PriorityClass
+    priority: int
+    # Slices with the same needs of a higher class, whoever's.
+    class_ahead_count: int
+    class_ahead_is_more: bool
+    # Slices of this account with the same needs and class that come first by priority and age.
+    ahead_count: int
+    ahead_is_more: bool
+    # Other accounts with slices of the same needs and class waiting.
+    account_count: int
+    account_is_more: bool
+    # Of those: how many have had less of the fleet lately, by weight.
+    account_less_count: int
+    # What this account has had lately (half of it is forgotten in a day), and its weight.
+    used_slot_seconds: float
+    fair_weight: float
+    deadline_at: datetime | None = None
+    # When it was moved to the front of the account's slices because its deadline came near.
+    raised_at: datetime | None = None
+
+
 class WhyWaiting(msgspec.Struct, frozen=True, kw_only=True):
     """The fleet as the waiting slices see it: slots of nodes that are online and take work."""
 
@@ -63,9 +93,9 @@ class WhyWaiting(msgspec.Struct, frozen=True, kw_only=True):
     free_count: int
     # Slots that would pass on nodes that are offline, paused or draining.
     away_count: int
-    # Slices with the same needs that come first by priority and age; `ahead_is_more`: the count was cut off.
-    ahead_count: int
-    ahead_is_more: bool
+    # Only a part of a very large fleet was looked at.
+    fleet_is_more: bool
+    turn: WhyTurn
     gates: list[WhyGate]
     # Where it fits; if no slot passes, where it would if the node were there.
     places: list[WhyPlace]
@@ -103,6 +133,41 @@ class WhyAttempt(msgspec.Struct, frozen=True, kw_only=True):
     margins: list[WhyMargin] = []
 
 
+class WhyCandidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot that fits, as placement would score it now. Of other people's nodes no name is told."""
+
+    # From 1, among the few hundred of those that fit which were scored: the best ones, and the chosen one.
+    rank: int
+    # The one that the attempt got.
+    chosen: bool
+    busy: bool
+    slot: str
+    tier: str
+    price_microcredits_per_hour: int
+    speed_tflops: float
+    # Lower bound of the share of attempts that do not fail by the node's fault, 0..1.
+    reliability: float
+    # By scorer, weight x value; only those that weigh anything.
+    points: dict[str, float]
+    total: float
+    region: str | None = None
+    node_name: str | None = None
+
+
+class WhyChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the newest attempt got its slot. Reckoned now, with present figures: it is not a record of the moment."""
+
+    words: str
+    weight_set: str
+    prefer: Preference
+    # Slots that fit, of nodes that are online and take work. `is_cut`: only a part of the fleet was looked at.
+    fit_count: int
+    is_cut: bool
+    # Best first; the chosen one is always among them, unless it does not fit any more.
+    candidates: list[WhyCandidate]
+    reckoned_at: datetime
+
+
 class WhyAdvice(msgspec.Struct, frozen=True, kw_only=True):
     """What the submitter can do. `value` is the figure to ask for: bytes of RAM, or seconds of wall time."""
 
@@ -126,6 +191,8 @@ class WhySlice(msgspec.Struct, frozen=True, kw_only=True):
     # What follows from the newest attempt that ended badly.
     next_words: str | None = None
     advice: list[WhyAdvice] = []
+    # Present when the newest attempt runs or has succeeded.
+    choice: WhyChoice | None = None
 
 
 class JobWhy(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,6 +224,13 @@ class WhyLack(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[WhyMargin]
 
 
+class WhyFloor(msgspec.Struct, frozen=True, kw_only=True):
+    """The nearest lower floor at which waiting work would fit that fails nothing but the price."""
+
+    floor_microcredits_per_hour: int
+    slice_count: int
+
+
 class NodeWhy(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of slices stop at a limit per kind of request; they say how much waits, never whose it is."""
 
@@ -174,4 +248,7 @@ class NodeWhy(msgspec.Struct, frozen=True, kw_only=True):
     waiting_is_more: bool
     gates: list[WhyGateBacklog]
     lack: WhyLack | None = None
+    lower_floor: WhyFloor | None = None
+    # The least that a slot of this node is lent for now.
+    floor_microcredits_per_hour: int = 0
     last_seen_at: datetime | None = None

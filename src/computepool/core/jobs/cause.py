@@ -22,6 +22,7 @@ class Cause(str, Enum):
     HUB_FAULT = "hub_fault"
     CANCELLED = "cancelled"
     EXPIRED = "expired"
+    POISONOUS = "poisonous"
 
 
 # The submitter's own code or limits are at fault: these spend the job's retry budget.
@@ -56,4 +57,5 @@ PLAIN_WORDS = {
     Cause.HUB_FAULT: "the hub made a mistake",
     Cause.CANCELLED: "it was cancelled",
     Cause.EXPIRED: "it was not done by its expiry time",
+    Cause.POISONOUS: "three machines went silent while they ran it, so it is not given to a fourth",
 }

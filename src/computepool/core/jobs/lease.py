@@ -37,6 +37,8 @@ class Slice:
     cause: Cause | None = None
     # The node whose attempt ended badly last: the next try prefers another one.
     avoid_node_id: NodeId | None = None
+    # Nodes that went silent while they ran it.
+    killed_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

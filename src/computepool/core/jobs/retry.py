@@ -18,3 +18,8 @@ def spends_retry(cause: Cause | None) -> bool:
 def is_tried_again(*, failure_count: int, attempt_count: int, retries: int) -> bool:
     """`failure_count` counts the ends that spent the budget, the present one included."""
     return failure_count <= retries and attempt_count < ATTEMPTS_MAX
+
+
+def is_job_poisonous(poisoned_count: int, succeeded_count: int) -> bool:
+    """Whether a job is stopped as a whole: a slice of it took machines down, and none has ever succeeded."""
+    return poisoned_count > 0 and succeeded_count == 0

@@ -9,6 +9,9 @@ from datetime import datetime
 from itertools import pairwise
 
 from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.jobs.order import PriorityClass
+from computepool.core.placement.price import PRICE_MICROCREDITS_MAX
+from computepool.core.placement.weights import Preference
 
 SLICES_MAX = 100_000
 SCRIPT_BYTES_MAX = 1_000_000
@@ -46,6 +49,8 @@ class Requirements:
     tiers: tuple[str, ...] = ()
     regions: tuple[str, ...] = ()
     isolation: IsolationLevel = IsolationLevel.SANDBOXED
+    # The most that an hour of a slot may cost; None: any price.
+    ceiling_microcredits_per_hour: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,9 @@ class JobSpec:
     wall_seconds: int = 3_600
     priority: int = 0
     expires_at: datetime | None = None
+    priority_class: PriorityClass = PriorityClass.NORMAL
+    prefer: Preference = Preference.VALUE
+    deadline_at: datetime | None = None
 
 
 def list_faults(spec: JobSpec, *, now: datetime) -> list[str]:
@@ -81,6 +89,16 @@ def list_faults(spec: JobSpec, *, now: datetime) -> list[str]:
         *_requirement_faults(spec.requirements),
         *_time_faults(spec, now),
     ]
+
+
+def find_class_refusal(asked: PriorityClass, granted: PriorityClass) -> str | None:
+    """Why this account's jobs may not ask for this class; None if they may."""
+    if asked.rank <= granted.rank:
+        return None
+    return (
+        f"priority_class is {asked.value}; this account may ask for {granted.value} at most. "
+        "Ask for less, or ask the hub's operator for a grant."
+    )
 
 
 def _size_faults(spec: JobSpec) -> list[str]:
@@ -186,6 +204,12 @@ def _requirement_faults(need: Requirements) -> list[str]:
     faults += [f"tier {t!r} is not a tier name such as rtx-4090" for t in strange_tiers]
     if len(need.tiers) > 32 or len(need.regions) > 250:
         faults.append("too many tiers or regions are listed")
+    ceiling = need.ceiling_microcredits_per_hour
+    if ceiling is not None and not 1 <= ceiling <= PRICE_MICROCREDITS_MAX:
+        faults.append(
+            f"requirements.ceiling_microcredits_per_hour is {ceiling}; it must be between 1 and "
+            f"{PRICE_MICROCREDITS_MAX:,} (a credit is 1,000,000), or absent for any price"
+        )
     return faults
 
 
@@ -193,8 +217,11 @@ def _time_faults(spec: JobSpec, now: datetime) -> list[str]:
     faults = []
     if not 1 <= spec.wall_seconds <= WALL_SECONDS_MAX:
         faults.append(f"wall_seconds is {spec.wall_seconds}; 1 to {WALL_SECONDS_MAX:,} are allowed")
-    if spec.expires_at is not None and spec.expires_at.tzinfo is None:
-        faults.append("expires_at needs a time zone")
-    elif spec.expires_at is not None and spec.expires_at <= now:
-        faults.append("expires_at lies in the past")
+    for name, at in (("expires_at", spec.expires_at), ("deadline_at", spec.deadline_at)):
+        if at is not None and at.tzinfo is None:
+            faults.append(f"{name} needs a time zone")
+        elif at is not None and at <= now:
+            faults.append(f"{name} lies in the past")
+    if not faults and spec.deadline_at and spec.expires_at and spec.deadline_at > spec.expires_at:
+        faults.append("deadline_at lies after expires_at: by then its unfinished slices have failed")
     return faults

@@ -29,6 +29,7 @@ class SliceEvent(str, Enum):
     RETRIES_SPENT = "retries_spent"
     EXPIRED = "expired"
     CANCELLED = "cancelled"
+    POISONED = "poisoned"  # another slice of the job took machines down, and none has ever succeeded
 
 
 class AttemptState(str, Enum):
@@ -63,17 +64,20 @@ SLICE_TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], SliceState] = {
     (S.QUEUED, E.RESULT_ACCEPTED): S.SUCCEEDED,
     (S.QUEUED, E.EXPIRED): S.FAILED,
     (S.QUEUED, E.CANCELLED): S.CANCELLED,
+    (S.QUEUED, E.POISONED): S.FAILED,
     (S.LEASED, E.RUN_STARTED): S.RUNNING,
     (S.LEASED, E.ATTEMPT_ENDED): S.QUEUED,
     (S.LEASED, E.RESULT_ACCEPTED): S.SUCCEEDED,
     (S.LEASED, E.RETRIES_SPENT): S.FAILED,
     (S.LEASED, E.EXPIRED): S.FAILED,
     (S.LEASED, E.CANCELLED): S.CANCELLED,
+    (S.LEASED, E.POISONED): S.FAILED,
     (S.RUNNING, E.ATTEMPT_ENDED): S.QUEUED,
     (S.RUNNING, E.RESULT_ACCEPTED): S.SUCCEEDED,
     (S.RUNNING, E.RETRIES_SPENT): S.FAILED,
     (S.RUNNING, E.EXPIRED): S.FAILED,
     (S.RUNNING, E.CANCELLED): S.CANCELLED,
+    (S.RUNNING, E.POISONED): S.FAILED,
 }
 
 A, AE = AttemptState, AttemptEvent

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from computepool.core.ids import NodeId, SlotName
 from computepool.core.jobs.isolation import IsolationLevel
@@ -15,12 +16,15 @@ from computepool.core.placement.tier import CPU_TIER, tier_of_gpu
 
 GPUS_MAX = 64
 CPU_SLOTS_MAX = 256
+TFLOPS_MAX = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class GpuCard:
     name: str
     vram_bytes: int
+    # As the node declares; None: it has not measured.
+    tflops: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,8 @@ class Machine:
     cpu_slots: int
     region: str | None
     isolation: IsolationLevel
+    # Of all cores together, as the node declares.
+    cpu_tflops: float | None = None
 
 
 def list_machine_faults(machine: Machine) -> list[str]:
@@ -48,6 +54,9 @@ def list_machine_faults(machine: Machine) -> list[str]:
         faults.append("a size is larger than 2^50 bytes")
     if machine.cores > 4096:
         faults.append("more than 4096 cores")
+    declared = [machine.cpu_tflops, *(gpu.tflops for gpu in machine.gpus)]
+    if any(speed is not None and not (isfinite(speed) and 0 < speed <= TFLOPS_MAX) for speed in declared):
+        faults.append(f"a declared speed is a positive number of TFLOPS, at most {TFLOPS_MAX:,.0f}, or absent")
     return faults
 
 
@@ -76,3 +85,11 @@ def cut_into_slots(node_id: NodeId, machine: Machine) -> list[Slot]:
         for i, gpu in enumerate(machine.gpus)
     ]
     return gpus + [make(f"cpu:{i}", SlotKind.CPU, CPU_TIER, 0) for i in range(machine.cpu_slots)]
+
+
+def list_declared_tflops(machine: Machine) -> list[float | None]:
+    """What the node says of each slot's speed, in the order of `cut_into_slots`. CPU slots share by their cores."""
+    count = len(machine.gpus) + machine.cpu_slots
+    share = max(1, machine.cores // count) / machine.cores
+    cpu = None if machine.cpu_tflops is None else machine.cpu_tflops * share
+    return [gpu.tflops for gpu in machine.gpus] + [cpu] * machine.cpu_slots

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from computepool.core.placement.price import say_price
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot, SlotKind
 
@@ -48,6 +49,14 @@ def check_isolation(shape: Shape, slot: Slot) -> str | None:
     return None
 
 
+def check_price(shape: Shape, price_microcredits_per_hour: int) -> str | None:
+    """The one gate that is not of the slot's making: what its owner asks, against what the submitter pays at most."""
+    ceiling = shape.ceiling_microcredits_per_hour
+    if ceiling is not None and price_microcredits_per_hour > ceiling:
+        return f"pays at most {say_price(ceiling)}, the slot asks {say_price(price_microcredits_per_hour)}"
+    return None
+
+
 CHECKS: tuple[Callable[[Shape, Slot], str | None], ...] = (
     check_gpu,
     check_vram,
@@ -60,13 +69,13 @@ CHECKS: tuple[Callable[[Shape, Slot], str | None], ...] = (
 )
 
 
-def find_refusal(shape: Shape, slot: Slot) -> str | None:
-    """The first gate that the slot fails, in plain words."""
+def find_refusal(shape: Shape, slot: Slot, *, price_microcredits_per_hour: int = 0) -> str | None:
+    """The first gate that the slot fails, in plain words. Without a price it is taken as lent for nothing."""
     for check in CHECKS:
         reason = check(shape, slot)
         if reason is not None:
             return reason
-    return None
+    return check_price(shape, price_microcredits_per_hour)
 
 
 def _at_least(what: str, needed_bytes: int, present_bytes: int) -> str | None:

@@ -6,15 +6,27 @@ put through those checks before it is told, so that it cannot promise what place
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
+from functools import lru_cache
+from itertools import count, takewhile
+from math import floor, inf
 
 from computepool.core.jobs.spec import Requirements
 from computepool.core.placement import checks
-from computepool.core.placement.shape import DISK_STEP_BYTES, RAM_STEP_BYTES, VRAM_STEP_BYTES, Shape, to_shape
+from computepool.core.placement.price import PRICE_MICROCREDITS_MAX, round_up_price, say_price
+from computepool.core.placement.shape import (
+    CEILING_STEP_RATIO,
+    DISK_STEP_BYTES,
+    RAM_STEP_BYTES,
+    VRAM_STEP_BYTES,
+    Shape,
+    to_shape,
+)
 from computepool.core.placement.slot import Slot, SlotKind
 from computepool.core.words import say_bytes, say_count
 
@@ -34,9 +46,10 @@ class Gate(str, Enum):
     ISOLATION = "isolation"
     TIER = "tier"
     REGION = "region"
+    PRICE = "price"
 
 
-# Every check of placement has its gate here; a test holds the two together.
+# Every check of a slot has its gate here; a test holds the two together. The gate of the price is `check_price`.
 CHECK_OF: Mapping[Gate, Callable[[Shape, Slot], str | None]] = {
     Gate.GPU: checks.check_gpu,
     Gate.VRAM: checks.check_vram,
@@ -66,6 +79,8 @@ class SlotClass:
     standing: Standing
     slot_count: int
     busy_count: int
+    # What their owners ask: no less than the dearest of them, and no more than a request can tell from it.
+    price_microcredits_per_hour: int = 0
     # Of a node among them that the asker may know by name: their own.
     node_name: str | None = None
     last_seen_at: datetime | None = None
@@ -137,7 +152,7 @@ def explain_waiting(need: Requirements, classes: Iterable[SlotClass]) -> Explana
     """
     shape = to_shape(need)
     known = [replace(each, slot=cut_to_steps(each.slot)) for each in classes]
-    failures = [(each, list_failed(shape, each.slot)) for each in known]
+    failures = [(each, list_failed(shape, each.slot, each.price_microcredits_per_hour)) for each in known]
     ready = [(each, failed) for each, failed in failures if each.standing is Standing.READY]
     passing = [each for each, failed in ready if not failed]
     away = [each for each, failed in failures if each.standing is not Standing.READY and not failed]
@@ -154,8 +169,8 @@ def explain_waiting(need: Requirements, classes: Iterable[SlotClass]) -> Explana
     )
 
 
-def say_waiting(found: Explanation, *, ahead_count: int, ahead_is_more: bool) -> str:
-    """`ahead_count` slices of the same shape come first by priority and age; or more, if the count was cut off."""
+def say_waiting(found: Explanation) -> str:
+    """How the fleet looks to it. Whose turn it is among those that wait is for `turn.py` to say."""
     away = (
         f" {_say_slots(found.away_count)} on nodes that are offline or paused would fit." if found.away_count else ""
     )
@@ -164,15 +179,14 @@ def say_waiting(found: Explanation, *, ahead_count: int, ahead_is_more: bool) ->
     if found.pass_count == 0:
         return f"None of the {_say_slots(found.slot_count)} of the fleet fits.{away}"
     fitting = f"{found.pass_count:,} of {_say_slots(found.slot_count)} {'fits' if found.pass_count == 1 else 'fit'}"
-    more = "more than " if ahead_is_more else ""
-    line = f"{more}{say_count(ahead_count, 'slice')} with the same needs before it" if ahead_count else "it is next"
     if found.free_count == 0:
-        return f"{fitting}, but {'it is' if found.pass_count == 1 else 'all are'} busy; {line}."
-    return f"{fitting}, {found.free_count:,} free now: it should start within seconds ({line})."
+        return f"{fitting}, but {'it is' if found.pass_count == 1 else 'all are'} busy."
+    return f"{fitting}, {found.free_count:,} free now: whoever's turn it is should start within seconds."
 
 
-def list_failed(shape: Shape, slot: Slot) -> tuple[Gate, ...]:
-    return tuple(gate for gate, check in CHECK_OF.items() if check(shape, slot) is not None)
+def list_failed(shape: Shape, slot: Slot, price_microcredits_per_hour: int = 0) -> tuple[Gate, ...]:
+    failed = tuple(gate for gate, check in CHECK_OF.items() if check(shape, slot) is not None)
+    return failed if checks.check_price(shape, price_microcredits_per_hour) is None else (*failed, Gate.PRICE)
 
 
 def cut_to_steps(slot: Slot) -> Slot:
@@ -190,12 +204,14 @@ def cut_to_steps(slot: Slot) -> Slot:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """In which steps the store tells apart slots that are short of an amount."""
+    """In which steps the store tells apart slots that are short of an amount, or too dear."""
 
     vram_bytes: int
     cores: int
     ram_bytes: int
     disk_bytes: int
+    # Rising prices above the ceiling: slots between two of them are one to a request.
+    prices: tuple[int, ...] = ()
 
 
 def choose_steps(shape: Shape, levels: int | None) -> Steps:
@@ -208,7 +224,40 @@ def choose_steps(shape: Shape, levels: int | None) -> Steps:
         cores=_choose_step(shape.cores, 1, levels),
         ram_bytes=_choose_step(shape.ram_bytes, RAM_STEP_BYTES, levels),
         disk_bytes=_choose_step(shape.disk_bytes, DISK_STEP_BYTES, levels),
+        prices=_choose_prices(shape.ceiling_microcredits_per_hour, levels),
     )
+
+
+def _choose_prices(ceiling: int | None, levels: int | None) -> tuple[int, ...]:
+    if ceiling is None:
+        return ()
+    steps = list_ceiling_steps()
+    above = steps[bisect_left(steps, ceiling + 1) :]
+    stride = 1 if levels is None else max(1, -(-len(above) // levels))
+    # Counted from the dearest, so that it is always among them: no price may lie beyond the last.
+    return tuple(above[::-1][::stride][::-1])
+
+
+@lru_cache(maxsize=1)
+def list_ceiling_steps() -> tuple[int, ...]:
+    """All that a shape's ceiling can be, rising; and last the highest price that there is."""
+    powers = (floor(CEILING_STEP_RATIO**power) for power in count())
+    below = takewhile(lambda step: step < PRICE_MICROCREDITS_MAX, powers)
+    return (*sorted(set(below)), PRICE_MICROCREDITS_MAX)
+
+
+@lru_cache(maxsize=4_096)
+def least_ceiling(price_microcredits_per_hour: int) -> int | None:
+    """The lowest round figure that pays this price although shapes round it down. None: only any price will do."""
+    price = price_microcredits_per_hour
+
+    def pays(ceiling: int) -> bool:
+        stepped = to_shape(Requirements(ceiling_microcredits_per_hour=ceiling)).ceiling_microcredits_per_hour
+        return stepped is not None and stepped >= price
+
+    figures = range(price, 2 * price + 2)
+    least = round_up_price(figures[bisect_left(figures, True, key=pays)])
+    return least if least <= PRICE_MICROCREDITS_MAX else None
 
 
 def _choose_step(asked: int, step: int, levels: int | None) -> int:
@@ -234,14 +283,16 @@ def _suggest(
     """For each smallest set of requirements to relax, the least relaxation of it; the least of all first."""
     options: dict[tuple[Gate, ...], Counter[Requirements]] = defaultdict(Counter)
     for each in candidates:
-        relaxed = relax(need, each.slot)
+        relaxed = relax(need, each.slot, each.price_microcredits_per_hour)
         if relaxed is not None:
             options[relaxed[0]][relaxed[1]] += each.slot_count
     # Work that does without a GPU may still run beside one. Where that is a way at all, a slot whose card is only
     # too small may ask for less of the rest than a slot without a card.
     without_gpu = replace(need, gpu=False, vram_bytes=0)
     for each in candidates:
-        relaxed = relax(without_gpu, each.slot) if each.slot.kind is SlotKind.GPU else None
+        if each.slot.kind is not SlotKind.GPU:
+            continue
+        relaxed = relax(without_gpu, each.slot, each.price_microcredits_per_hour)
         if relaxed is not None and (Gate.GPU, *relaxed[0]) in options:
             options[(Gate.GPU, *relaxed[0])][relaxed[1]] += each.slot_count
     fewest = min((len(gates) for gates in options), default=0)
@@ -254,9 +305,12 @@ def _suggest(
     return tuple(_to_suggestion(need, relaxed, gates, ready) for relaxed, gates, _ in chosen[:SUGGESTIONS_MAX])
 
 
-def relax(need: Requirements, slot: Slot) -> tuple[tuple[Gate, ...], Requirements] | None:
+def relax(
+    need: Requirements, slot: Slot, price_microcredits_per_hour: int = 0
+) -> tuple[tuple[Gate, ...], Requirements] | None:
     """The least that must be given up for this slot, and the request without it. None: it cannot be had."""
-    failed = list_failed(to_shape(need), slot)
+    price = price_microcredits_per_hour
+    failed = list_failed(to_shape(need), slot, price)
     relaxed, given_up = need, []
     for gate in failed:
         # Who does without a GPU does without its memory too: one change, not two.
@@ -265,14 +319,16 @@ def relax(need: Requirements, slot: Slot) -> tuple[tuple[Gate, ...], Requirement
         # The GPU is asked for only by naming cards: then accepting the other tier is the change.
         if gate is Gate.GPU and not (need.gpu or need.vram_bytes):
             continue
-        relaxed = _relax_gate(relaxed, gate, slot)
+        relaxed = _relax_gate(relaxed, gate, slot, price)
         given_up.append(gate)
-    if not given_up or checks.find_refusal(to_shape(relaxed), slot) is not None:
+    if not given_up or list_failed(to_shape(relaxed), slot, price):
         return None
     return tuple(given_up), relaxed
 
 
-def _relax_gate(need: Requirements, gate: Gate, slot: Slot) -> Requirements:
+def _relax_gate(need: Requirements, gate: Gate, slot: Slot, price: int) -> Requirements:
+    if gate is Gate.PRICE:
+        return replace(need, ceiling_microcredits_per_hour=least_ceiling(price))
     if gate is Gate.GPU:
         return replace(need, gpu=False, vram_bytes=0)
     if gate is Gate.VRAM:
@@ -299,7 +355,10 @@ def _rank(need: Requirements, relaxed: Requirements, slot_count: int) -> tuple[f
 
 
 def measure_change(need: Requirements, relaxed: Requirements) -> float:
-    """How much is given up: the share of each amount, half for each step of a list or ladder, 1 for the GPU."""
+    """How much is given up: the share of each amount, half for each step of a list or ladder, 1 for the GPU.
+
+    Of a price, the share by which it rises; any price at all is dearer than all of these.
+    """
     without_gpu = (need.gpu or need.vram_bytes > 0) and not (relaxed.gpu or relaxed.vram_bytes > 0)
     amounts = [
         (need.cores, relaxed.cores),
@@ -308,6 +367,9 @@ def measure_change(need: Requirements, relaxed: Requirements) -> float:
         (0, 0) if without_gpu else (need.vram_bytes, relaxed.vram_bytes),
     ]
     given_up = sum((asked - instead) / asked for asked, instead in amounts if asked > instead)
+    ceiling, higher = need.ceiling_microcredits_per_hour, relaxed.ceiling_microcredits_per_hour
+    if ceiling is not None:
+        given_up += inf if higher is None else (higher - ceiling) / ceiling
     steps = need.isolation.rank - relaxed.isolation.rank
     for asked, instead in ((need.tiers, relaxed.tiers), (need.regions, relaxed.regions)):
         # Accepting one more is a smaller change than accepting anything.
@@ -319,7 +381,7 @@ def _to_suggestion(
     need: Requirements, relaxed: Requirements, gates: Iterable[Gate], ready: Iterable[SlotClass]
 ) -> Suggestion:
     shape = to_shape(relaxed)
-    opened = [each for each in ready if checks.find_refusal(shape, each.slot) is None]
+    opened = [each for each in ready if not list_failed(shape, each.slot, each.price_microcredits_per_hour)]
     slot_count, free_count = _count(opened)
     changes = tuple(_to_change(need, relaxed, gate) for gate in gates)
     return Suggestion(changes, relaxed, slot_count, free_count, _to_places(opened))
@@ -339,6 +401,10 @@ def _to_change(need: Requirements, relaxed: Requirements, gate: Gate) -> Change:
         words = f"accept isolation {instead} instead of {asked}"
     elif gate is Gate.TIER:
         words = f"accept tier {relaxed.tiers[-1]} too" if relaxed.tiers else "accept any tier"
+    elif gate is Gate.PRICE:
+        higher = relaxed.ceiling_microcredits_per_hour
+        before = asked.removeprefix("at most ")
+        words = "accept any price" if higher is None else f"pay up to {say_price(higher)} instead of {before}"
     else:
         words = f"accept region {relaxed.regions[-1]} too" if relaxed.regions else "accept any region"
     return Change(gate, asked, instead, words)
@@ -372,18 +438,25 @@ class Margin:
     spare: str | None = None
 
 
-def list_margins(need: Requirements, slot: Slot) -> tuple[Margin, ...]:
+def list_margins(need: Requirements, slot: Slot, price_microcredits_per_hour: int = 0) -> tuple[Margin, ...]:
     """Need against slot, for each gate that the request sets."""
-    shape = to_shape(need)
-    failed = list_failed(shape, slot)
+    shape, price = to_shape(need), price_microcredits_per_hour
+    failed = list_failed(shape, slot, price)
     asked = {
         Gate.GPU: shape.gpu and not shape.vram_bytes,
         Gate.VRAM: shape.vram_bytes > 0,
         Gate.TIER: bool(shape.tiers),
         Gate.REGION: bool(shape.regions),
+        Gate.PRICE: shape.ceiling_microcredits_per_hour is not None,
     }
     return tuple(
-        Margin(gate, say_asked(need, gate), say_has(slot, gate), gate not in failed, _say_spare(need, slot, gate))
+        Margin(
+            gate,
+            say_asked(need, gate),
+            say_has(slot, gate, price),
+            gate not in failed,
+            _say_spare(need, slot, gate, price),
+        )
         for gate in Gate
         if asked.get(gate, True)
     )
@@ -405,10 +478,13 @@ def say_asked(need: Requirements, gate: Gate) -> str:
         return say_count(need.cores, "core")
     if gate is Gate.ISOLATION:
         return need.isolation.value
+    if gate is Gate.PRICE:
+        ceiling = need.ceiling_microcredits_per_hour
+        return "any price" if ceiling is None else f"at most {say_price(ceiling)}"
     return " or ".join(need.tiers if gate is Gate.TIER else need.regions) or "any"
 
 
-def say_has(slot: Slot, gate: Gate) -> str:
+def say_has(slot: Slot, gate: Gate, price_microcredits_per_hour: int = 0) -> str:
     if gate in _AMOUNTS:
         return say_bytes(_AMOUNTS[gate][1](slot))
     if gate is Gate.GPU:
@@ -417,10 +493,15 @@ def say_has(slot: Slot, gate: Gate) -> str:
         return say_count(slot.cores, "core")
     if gate is Gate.ISOLATION:
         return slot.isolation.value
+    if gate is Gate.PRICE:
+        return say_price(price_microcredits_per_hour)
     return slot.tier if gate is Gate.TIER else slot.region or "unknown"
 
 
-def _say_spare(need: Requirements, slot: Slot, gate: Gate) -> str | None:
+def _say_spare(need: Requirements, slot: Slot, gate: Gate, price: int) -> str | None:
+    if gate is Gate.PRICE:
+        ceiling = need.ceiling_microcredits_per_hour
+        return None if ceiling is None or ceiling < price else say_price(ceiling - price)
     if gate is Gate.CORES:
         return str(slot.cores - need.cores) if slot.cores >= need.cores else None
     if gate not in _AMOUNTS:

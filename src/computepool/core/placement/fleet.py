@@ -96,6 +96,10 @@ class FleetIndex:
         """Whether the slot is known, be it free or busy."""
         return key in self._entries
 
+    def is_free(self, node_id: NodeId, slot_name: SlotName) -> bool:
+        """KeyError if it is not known."""
+        return self._entries[node_id, slot_name].free
+
     @property
     def leaf_count(self) -> int:
         return sum(1 for leaf in self._leaves if not leaf.retired)

@@ -10,6 +10,7 @@ from enum import Enum
 from computepool.core.jobs.spec import Requirements
 from computepool.core.nodes.state import NodeState
 from computepool.core.placement.explain import Gate, Margin, list_failed, say_asked, say_has
+from computepool.core.placement.price import round_down_price
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot
 
@@ -33,6 +34,7 @@ class NodeFacts:
     seen: bool
     # Each slot with whether it is busy.
     slots: Sequence[tuple[Slot, bool]]
+    floor_microcredits_per_hour: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,15 @@ class Lack:
 
 
 @dataclass(frozen=True, slots=True)
+class LowerFloor:
+    """The least that the owner would have to come down for waiting work that fails nothing but the price."""
+
+    floor_microcredits_per_hour: int
+    # What of the waiting work would fit then.
+    slice_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Idleness:
     reason: IdleReason
     words: str
@@ -71,11 +82,13 @@ class Idleness:
     fitting_count: int
     gates: tuple[GateBacklog, ...] = ()
     lack: Lack | None = None
+    lower_floor: LowerFloor | None = None
 
 
 def explain_idle(node: NodeFacts, backlog: Sequence[Backlog]) -> Idleness:
     free = [slot for slot, busy in node.slots if not busy]
-    best = [(each, *_find_best(each.shape, free)) for each in backlog] if free else []
+    floor = node.floor_microcredits_per_hour
+    best = [(each, *_find_best(each.shape, free, floor)) for each in backlog] if free else []
     unfit = [(each, slot, failed) for each, slot, failed in best if failed]
     waiting_count = sum(each.slice_count for each in backlog)
     fitting_count = sum(each.slice_count for each, _, failed in best if not failed)
@@ -87,7 +100,8 @@ def explain_idle(node: NodeFacts, backlog: Sequence[Backlog]) -> Idleness:
         waiting_count=waiting_count,
         fitting_count=fitting_count,
         gates=_count_unfit(unfit),
-        lack=_find_lack(unfit),
+        lack=_find_lack(unfit, floor),
+        lower_floor=_find_lower_floor(unfit),
     )
 
 
@@ -118,9 +132,9 @@ def _find_reason(node: NodeFacts, *, free: bool, waiting: bool, fitting: bool) -
     return IdleReason.WORK_FITS if fitting else IdleReason.NOTHING_FITS
 
 
-def _find_best(shape: Shape, slots: Sequence[Slot]) -> tuple[Slot, tuple[Gate, ...]]:
+def _find_best(shape: Shape, slots: Sequence[Slot], floor: int) -> tuple[Slot, tuple[Gate, ...]]:
     """The slot that misses the fewest gates; a large card is nearer to a large shape than a small one."""
-    failures = [(slot, list_failed(shape, slot)) for slot in slots]
+    failures = [(slot, list_failed(shape, slot, floor)) for slot in slots]
     return min(failures, key=lambda item: (len(item[1]), -item[0].vram_bytes, -item[0].ram_bytes, item[0].name))
 
 
@@ -132,13 +146,27 @@ def _count_unfit(unfit: Sequence[tuple[Backlog, Slot, tuple[Gate, ...]]]) -> tup
     return tuple(GateBacklog(gate, len(by_gate[gate]), sum(by_gate[gate])) for gate in Gate if gate in by_gate)
 
 
-def _find_lack(unfit: Sequence[tuple[Backlog, Slot, tuple[Gate, ...]]]) -> Lack | None:
+def _find_lower_floor(unfit: Sequence[tuple[Backlog, Slot, tuple[Gate, ...]]]) -> LowerFloor | None:
+    waiting = [
+        (each.shape.ceiling_microcredits_per_hour, each.slice_count)
+        for each, _, failed in unfit
+        if failed == (Gate.PRICE,)
+    ]
+    highest = max((ceiling for ceiling, _ in waiting if ceiling is not None), default=None)
+    if highest is None:
+        return None
+    floor = round_down_price(highest)
+    opened = sum(count for ceiling, count in waiting if ceiling is not None and ceiling >= floor)
+    return LowerFloor(floor, opened)
+
+
+def _find_lack(unfit: Sequence[tuple[Backlog, Slot, tuple[Gate, ...]]], floor: int) -> Lack | None:
     if not unfit:
         return None
     largest, slot, failed = min(unfit, key=lambda item: (-item[0].slice_count, item[0].shape.digest))
     need = Requirements(**{field.name: getattr(largest.shape, field.name) for field in fields(Shape)})
     missing = tuple(
-        Margin(gate, say_asked(need, gate), say_has(slot, gate), passes=False)
+        Margin(gate, say_asked(need, gate), say_has(slot, gate, floor), passes=False)
         for gate in failed
         # A slot without a GPU lacks its memory too; once is enough.
         if gate is not Gate.GPU or Gate.VRAM not in failed

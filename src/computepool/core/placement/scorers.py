@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import log
 
-from computepool.core.placement.place import tightness
 from computepool.core.placement.shape import Shape
-from computepool.core.placement.slot import Slot, SlotKind
+from computepool.core.placement.slot import Slot, SlotKind, tightness
 from computepool.core.placement.tier import CPU_TIER, UNKNOWN_TIER
 from computepool.core.placement.weights import Preference, Weights
 

@@ -26,3 +26,15 @@ class Slot:
     disk_bytes: int
     region: str | None
     isolation: IsolationLevel
+
+
+def tightness(slot: Slot) -> tuple[bool, int, int, int, str, str]:
+    """Smallest first; the ids make the order the same whatever order the nodes called in."""
+    return (
+        slot.kind is SlotKind.GPU,
+        slot.vram_bytes,
+        slot.cores,
+        slot.ram_bytes,
+        str(slot.node_id),
+        slot.name,
+    )

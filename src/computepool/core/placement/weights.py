@@ -59,8 +59,15 @@ class Split:
     second: str
     second_share: float
 
+    @property
+    def names_in_use(self) -> tuple[str, ...]:
+        """The sets that some job may be given."""
+        return (self.first,) if self.second_share <= 0 or self.first == self.second else (self.first, self.second)
+
     def choose(self, job_id: JobId) -> str:
         """The same on every hub and at every retry. The names are hashed too: another comparison draws anew."""
+        if self.second_share <= 0:
+            return self.first
         text = f"{self.first}|{self.second}|{job_id}"
         draw = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
         return self.second if draw < self.second_share else self.first

@@ -11,6 +11,7 @@ from computepool.core.ids import AttemptId, NodeId
 from computepool.hub.config import HubSettings
 from computepool.hub.services.attempts import Beat, record_beats
 from computepool.hub.services.nodes import record_boot
+from computepool.hub.services.transitions import OnEnd, ignore_end
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store.connect import Pool
 
@@ -21,8 +22,9 @@ BOOTS_REMEMBERED_MAX = 200_000
 
 
 class Beats:
-    def __init__(self, pool: Pool, settings: HubSettings) -> None:
+    def __init__(self, pool: Pool, settings: HubSettings, *, on_end: OnEnd = ignore_end) -> None:
         self._pool = pool
+        self._on_end = on_end
         self._settings = settings
         self._heard: dict[NodeId, Beat] = {}
         self._boots: dict[NodeId, tuple[UUID, float]] = {}
@@ -67,7 +69,7 @@ class Beats:
         # Looked up again after a while: a newer agent may have called another hub since.
         if known is not None and known[0] == boot_id and known[1] > clock.seconds():
             return False
-        booted = await record_boot(self._pool, node_id, boot_id, running)
+        booted = await record_boot(self._pool, node_id, boot_id, running, on_end=self._on_end)
         if len(self._boots) >= BOOTS_REMEMBERED_MAX:
             self._boots.clear()
         self._boots[node_id] = (boot_id, clock.seconds() + self._settings.lease_seconds)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
 import asyncpg
@@ -28,8 +29,9 @@ class Blocked(Exception):
 class GroupCommit(Generic[Item, Answer]):
     """`commit` takes a list and gives, in its order, an answer or a refusal for each item.
 
-    It raises `Blocked` when a lock could not be had in time: the batch is then cut in two, again and again,
-    so that one blocked item holds up only itself. Any other exception is given to everyone in the batch.
+    A call brings one item or a few, which stay together. `commit` raises `Blocked` when a lock could not be had in
+    time: the batch is then cut in two, again and again, so that one blocked call holds up only itself. Any other
+    exception is given to everyone in the batch.
     """
 
     def __init__(
@@ -42,23 +44,32 @@ class GroupCommit(Generic[Item, Answer]):
         self._commit = commit
         self._batch_max = batch_max
         self._waiting_max = waiting_max
-        self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
+        self._waiting: deque[_Call[Item, Answer]] = deque()
+        self._waiting_count = 0
         self._running: asyncio.Task[None] | None = None
         self._closed = False
 
     async def put(self, item: Item) -> Answer:
-        """The item's answer, after its transaction has committed."""
+        """The item's answer, after its transaction has committed. Raises its refusal."""
+        [answer] = await self.put_all((item,))
+        if isinstance(answer, ComputePoolError):
+            raise answer
+        return answer
+
+    async def put_all(self, items: Sequence[Item]) -> Sequence[Answer | ComputePoolError]:
+        """An answer or a refusal for each item of one call, after their transaction has committed."""
         if self._closed:
             raise HubUnavailable("This hub is shutting down. Call again; another may answer.")
-        if len(self._waiting) >= self._waiting_max:
+        if self._waiting_count >= self._waiting_max:
             raise HubUnavailable(
                 "This hub has more calls than it can write. Try again shortly.", retry_after_seconds=2
             )
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, answer))
+        call = _Call[Item, Answer](items, asyncio.get_running_loop().create_future())
+        self._waiting.append(call)
+        self._waiting_count += len(items)
         if self._running is None:
             self._running = asyncio.create_task(self._run())
-        return await answer
+        return await call.answers
 
     async def close(self) -> None:
         """Takes nothing more; returns when everyone who waits has been answered."""
@@ -70,36 +81,44 @@ class GroupCommit(Generic[Item, Answer]):
         """Lives while there is something to write: an idle hub has no task for it."""
         try:
             while self._waiting:
-                count = min(self._batch_max, len(self._waiting))
-                batch = [self._waiting.popleft() for _ in range(count)]
-                await self._write(batch)
+                await self._write(self._next_batch())
         finally:
             self._running = None
 
-    async def _write(self, batch: Sequence[tuple[Item, asyncio.Future[Answer]]]) -> None:
+    def _next_batch(self) -> list[_Call[Item, Answer]]:
+        """At least one call, and as many as fit."""
+        batch: list[_Call[Item, Answer]] = []
+        count = 0
+        while self._waiting and (not batch or count + len(self._waiting[0].items) <= self._batch_max):
+            call = self._waiting.popleft()
+            batch.append(call)
+            count += len(call.items)
+        self._waiting_count -= count
+        return batch
+
+    async def _write(self, batch: Sequence[_Call[Item, Answer]]) -> None:
         try:
-            answers = await self._commit([item for item, _ in batch])
+            answers = await self._commit([item for call in batch for item in call.items])
         except Blocked as blocked:
             if len(batch) == 1:
-                self._fail(batch, HubUnavailable(f"The rows are in use ({blocked}). Try again."))
+                _fail(batch, HubUnavailable(f"The rows are in use ({blocked}). Try again."))
                 return
             middle = len(batch) // 2
             await self._write(batch[:middle])
             await self._write(batch[middle:])
         except Exception as error:
-            self._fail(batch, error)
+            _fail(batch, error)
         except BaseException:
             # The process is ending: nobody may be left without an answer.
-            self._fail(batch, HubUnavailable("This hub is shutting down. Try again."))
+            _fail(batch, HubUnavailable("This hub is shutting down. Try again."))
             raise
         else:
-            for (_, future), answer in zip(batch, answers, strict=True):
-                _settle(future, answer)
-
-    def _fail(self, batch: Sequence[tuple[Item, asyncio.Future[Answer]]], error: Exception) -> None:
-        for _, future in batch:
-            if not future.done():
-                future.set_exception(error)
+            place = 0
+            for call in batch:
+                end = place + len(call.items)
+                if not call.answers.done():
+                    call.answers.set_result(answers[place:end])
+                place = end
 
 
 class SingleCommit(Generic[Item, Answer]):
@@ -109,13 +128,28 @@ class SingleCommit(Generic[Item, Answer]):
         self._commit = commit
 
     async def put(self, item: Item) -> Answer:
-        answer = (await self._commit([item]))[0]
+        [answer] = await self._commit((item,))
         if isinstance(answer, ComputePoolError):
             raise answer
         return answer
 
+    async def put_all(self, items: Sequence[Item]) -> Sequence[Answer | ComputePoolError]:
+        return await self._commit(items)
+
     async def close(self) -> None:
         return
+
+
+@dataclass(slots=True, eq=False)
+class _Call(Generic[Item, Answer]):
+    items: Sequence[Item]
+    answers: asyncio.Future[Sequence[Answer | ComputePoolError]]
+
+
+def _fail(batch: Sequence[_Call[Item, Answer]], error: Exception) -> None:
+    for call in batch:
+        if not call.answers.done():
+            call.answers.set_exception(error)
 
 
 def tell_blocked(commit: Commit[Item, Answer]) -> Commit[Item, Answer]:
@@ -128,12 +162,3 @@ def tell_blocked(commit: Commit[Item, Answer]) -> Commit[Item, Answer]:
             raise Blocked(str(error)) from error
 
     return run
-
-
-def _settle(future: asyncio.Future[Answer], answer: Answer | ComputePoolError) -> None:
-    if future.done():
-        return
-    if isinstance(answer, ComputePoolError):
-        future.set_exception(answer)
-    else:
-        future.set_result(answer)

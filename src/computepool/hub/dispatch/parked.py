@@ -1,18 +1,34 @@
-"""Calls that nodes hold open. Each node has at most one per hub; it brings work, and word of what to stop."""
+"""Calls that nodes hold open. Each node has at most one per hub; it brings work, and word of what to stop.
+
+A call is answered once. While leases for its node are being written it is held, so that all of them travel in one
+answer and none is sent after the call has gone.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from computepool.core.ids import AttemptId, NodeId
+from computepool.core.jobs.lease import Attempt
 from computepool.core.nodes.state import NodeState
-from computepool.core.placement.slot import Slot
-from computepool.wire.attempts import Assignment, Controls, NextAnswer
+from computepool.hub.store.attempts import Grant
+from computepool.wire.attempts import Controls
 
 # With more calls than this one hub process turns nodes away, to another hub or to later.
 CALLS_MAX = 50_000
+
+
+@dataclass(slots=True)
+class Tidings:
+    """What a call is answered with; the leases are still to be put into words."""
+
+    leased: list[Grant | Attempt] = field(default_factory=list)
+    controls: Controls | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.leased) or self.controls is not None
 
 
 @dataclass(eq=False, slots=True)
@@ -20,53 +36,88 @@ class ParkedCall:
     node_id: NodeId
     free_slots: frozenset[str]
     running: frozenset[AttemptId]
-    # Answer after the next round even if there is nothing: the node does not want to wait.
-    hurried: bool
-    # Set when a round has looked the node up: its state, and the slots that are free by the hub's own record.
-    greeted: bool = False
+    # Called once, with what there is to say, or with nothing.
+    answer: Callable[[Tidings], None]
+    parked_at: float
     state: NodeState = NodeState.ACTIVE
-    _offered: list[Slot] = field(default_factory=list)
-    answer: asyncio.Future[NextAnswer | None] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    # Answer after the next round even if there is nothing: the node does not want to wait.
+    hurried: bool = False
+    # Asked together with a completion, beside the node's parked call.
+    claim: bool = False
+    # The record has been asked what else there is to say to this node.
+    greeted: bool = False
+    open: bool = True
+    tidings: Tidings = field(default_factory=Tidings)
+    # Transactions under way that may lease slots of this node.
+    _held: int = 0
+    _dismissed: bool = False
+    timer: asyncio.TimerHandle | None = None
 
     @property
-    def open(self) -> bool:
-        return not self.answer.done()
+    def takes_work(self) -> bool:
+        return self.open and self.state is NodeState.ACTIVE
 
-    def offer(self, slots: Sequence[Slot]) -> None:
-        self._offered = list(slots)
-        self.greeted = True
+    def hold(self) -> None:
+        self._held += 1
 
-    @property
-    def open_slots(self) -> list[Slot]:
-        """What may be filled: nothing before the node was looked up, and nothing while it takes no work."""
-        return self._offered if self.greeted and self.state is NodeState.ACTIVE else []
+    def release(self) -> None:
+        self._held -= 1
+        self._answer_if_due()
 
-    def settle(self, answer: NextAnswer | None) -> None:
-        if not self.answer.done():
-            self.answer.set_result(answer)
+    def add_lease(self, lease: Grant | Attempt) -> None:
+        self.tidings.leased.append(lease)
+        self._answer_if_due()
 
-    def give(self, assignments: list[Assignment], controls: Controls) -> None:
-        if assignments or controls.stop or controls.drain or controls.pause:
-            self.settle(NextAnswer(assignments=assignments, controls=controls))
+    def control(self, controls: Controls) -> None:
+        self.tidings.controls = controls
+        self._answer_if_due()
+
+    def dismiss(self) -> None:
+        """Answers as soon as nothing is under way for it, with whatever there is."""
+        self._dismissed = True
+        self._answer_if_due()
+
+    def _answer_if_due(self) -> None:
+        if self.open and not self._held and (self._dismissed or self.tidings):
+            self.open = False
+            if self.timer is not None:
+                self.timer.cancel()
+            self.answer(self.tidings)
 
 
 class ParkedCalls:
     def __init__(self) -> None:
         self._calls: dict[NodeId, ParkedCall] = {}
+        # Which call a slot was offered by: where a lease of it is delivered.
+        self._offers: dict[tuple[NodeId, str], ParkedCall] = {}
 
     def park(self, call: ParkedCall) -> None:
-        earlier = self._calls.get(call.node_id)
-        if earlier is not None:
-            # The node has given that one up; nobody reads its answer any more.
-            earlier.settle(None)
-        self._calls[call.node_id] = call
+        if not call.claim:
+            earlier = self.find(call.node_id)
+            self._calls[call.node_id] = call
+            if earlier is not None:
+                # The node has given that one up.
+                earlier.dismiss()
+        for name in call.free_slots:
+            self._offers[call.node_id, name] = call
 
-    def leave(self, call: ParkedCall) -> None:
-        call.settle(None)
+    def find(self, node_id: NodeId) -> ParkedCall | None:
+        """The node's parked call."""
+        call = self._calls.get(node_id)
+        return call if call is not None and call.open else None
+
+    def find_offering(self, node_id: NodeId, slot: str) -> ParkedCall | None:
+        call = self._offers.get((node_id, slot))
+        return call if call is not None and call.open else None
+
+    def leave(self, call: ParkedCall) -> list[str]:
+        """The slots that nobody offers any more."""
         if self._calls.get(call.node_id) is call:
             del self._calls[call.node_id]
+        gone = [name for name in call.free_slots if self._offers.get((call.node_id, name)) is call]
+        for name in gone:
+            del self._offers[call.node_id, name]
+        return gone
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -77,4 +128,4 @@ class ParkedCalls:
     def dismiss_all(self) -> None:
         """On shutdown: everyone is told to call again, elsewhere."""
         for call in list(self._calls.values()):
-            call.settle(None)
+            call.dismiss()

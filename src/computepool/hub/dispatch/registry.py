@@ -1,41 +1,125 @@
-"""The slots of the nodes that call here, remembered. A cache: the database is true, and what is old is read again."""
+"""The slots of the nodes that call here, and which of them are free. A cache: the database is true.
+
+A slot stays in the fleet index while its node is remembered; being offered by a parked call makes it free, and being
+leased or the end of the call makes it busy. Both are cheap; only a changed price, speed or reliability moves it.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from computepool import clock
-from computepool.core.ids import NodeId
-from computepool.core.placement.slot import Slot
+from computepool.core.ids import NodeId, SlotName
+from computepool.core.placement.fleet import FleetIndex
+from computepool.core.placement.scorers import Candidate, make_candidate
+from computepool.core.placement.slot import SlotKind
+from computepool.core.placement.weights import Weights
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store.connect import Connection
 
-# A node that was enrolled anew at another hub has its new slots here after this long.
-MEMORY_SECONDS = 30.0
+# What is known of a node is read again after this long, in case a change was not heard of.
+MEMORY_SECONDS = 60.0
 REMEMBERED_MAX = 200_000
+
+# The lower bound of a node's reliability for jobs of a kind.
+ReliabilityOf = Callable[[NodeId, SlotKind], float]
+
+
+@dataclass(slots=True)
+class _Known:
+    good_until: float
+    candidates: dict[SlotName, Candidate]
 
 
 class Registry:
-    def __init__(self) -> None:
-        self._slots: dict[NodeId, tuple[float, list[Slot]]] = {}
+    def __init__(self, sets: Mapping[str, Weights], reliability_of: ReliabilityOf) -> None:
+        self.fleet = FleetIndex(sets)
+        self._reliability_of = reliability_of
+        self._nodes: OrderedDict[NodeId, _Known] = OrderedDict()
+
+    def __contains__(self, node_id: object) -> bool:
+        return node_id in self._nodes
+
+    def is_old(self, node_id: NodeId) -> bool:
+        return self._nodes[node_id].good_until < clock.seconds()
 
     async def load(self, conn: Connection, node_ids: Iterable[NodeId]) -> None:
-        """Reads the slots of those that are unknown or old, in one query."""
-        now = clock.seconds()
-        wanted = [id for id in node_ids if id not in self._slots or self._slots[id][0] < now]
-        if not wanted:
-            return
-        if len(self._slots) + len(wanted) > REMEMBERED_MAX:
-            self._slots.clear()
-        found: dict[NodeId, list[Slot]] = defaultdict(list)
-        for stored in await node_store.list_slots(conn, wanted):
-            found[stored.slot.node_id].append(stored.slot)
+        """Reads the slots of these nodes in one query. What is free stays free."""
+        found: dict[NodeId, dict[SlotName, Candidate]] = defaultdict(dict)
+        wanted = list(node_ids)
+        for offered in await node_store.list_candidates(conn, wanted):
+            slot = offered.slot
+            found[slot.node_id][slot.name] = make_candidate(
+                slot,
+                price_microcredits_per_hour=offered.floor_microcredits_per_hour,
+                reliability=self._reliability_of(slot.node_id, slot.kind),
+                declared_tflops=offered.declared_tflops,
+            )
         for node_id in wanted:
-            self._slots[node_id] = (now + MEMORY_SECONDS, found[node_id])
+            self._set(node_id, found[node_id])
 
-    def list_slots(self, node_id: NodeId) -> list[Slot]:
-        return self._slots[node_id][1] if node_id in self._slots else []
+    def _set(self, node_id: NodeId, candidates: dict[SlotName, Candidate]) -> None:
+        known = self._nodes.get(node_id)
+        for name in known.candidates if known else ():
+            if (node_id, name) not in self.fleet:
+                continue
+            if name in candidates:
+                self.fleet.update(candidates[name])
+            else:
+                self.fleet.remove(node_id, name)
+        self._nodes[node_id] = _Known(clock.seconds() + MEMORY_SECONDS, candidates)
+        while len(self._nodes) > REMEMBERED_MAX:
+            self.forget(next(iter(self._nodes)))
 
     def forget(self, node_id: NodeId) -> None:
-        self._slots.pop(node_id, None)
+        known = self._nodes.pop(node_id, None)
+        for name in known.candidates if known else ():
+            if (node_id, name) in self.fleet:
+                self.fleet.remove(node_id, name)
+
+    def forget_all_soon(self) -> None:
+        """Something about nodes has changed: everything is read again when its node is next looked at."""
+        for known in self._nodes.values():
+            known.good_until = 0.0
+
+    def offer(self, node_id: NodeId, names: Iterable[str]) -> None:
+        """A call of the node is parked with these slots free. What a node says can only name slots that it has."""
+        known = self._nodes.get(node_id)
+        if known is None:
+            return
+        self._nodes.move_to_end(node_id)
+        for name in names:
+            candidate = known.candidates.get(SlotName(name))
+            if candidate is None:
+                continue
+            if (node_id, candidate.slot.name) not in self.fleet:
+                self.fleet.add(candidate)
+            elif not self.fleet.is_free(node_id, candidate.slot.name):
+                self.fleet.give(node_id, candidate.slot.name)
+
+    def withdraw(self, node_id: NodeId, names: Iterable[str] | None = None) -> None:
+        """The node's slots, or the named ones, take nothing more for now."""
+        known = self._nodes.get(node_id)
+        if known is None:
+            return
+        for name in known.candidates if names is None else names:
+            key = (node_id, SlotName(name))
+            if key in self.fleet and self.fleet.is_free(*key):
+                self.fleet.take(*key)
+
+    def update_reliability(self, node_ids: Iterable[NodeId]) -> None:
+        """New evidence about these nodes: their slots move in the order of scores."""
+        for node_id in node_ids:
+            known = self._nodes.get(node_id)
+            if known is None:
+                continue
+            for name, old in list(known.candidates.items()):
+                bound = self._reliability_of(node_id, old.slot.kind)
+                if bound == old.reliability:
+                    continue
+                candidate = Candidate(old.slot, old.speed_tflops, old.price_microcredits_per_hour, bound)
+                known.candidates[name] = candidate
+                if (node_id, name) in self.fleet:
+                    self.fleet.update(candidate)

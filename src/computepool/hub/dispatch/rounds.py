@@ -1,9 +1,9 @@
-"""The round: greets calls that have come, gives out what fits, and tells nodes what to let go of.
+"""The round: gives out what fits. And the door: parks calls, and tells nodes what to let go of.
 
-One round runs at a time in a hub; between hubs SKIP LOCKED and the unique indexes keep them apart. A round is
-started by a submit, a parked call, a freed lease or a NOTIFY, and by a timer in case one of those was missed.
-A call is looked up in the database once, when it arrives; looking around among all of them is for the timer and
-for news about running attempts, so that a round costs what is new and not what is parked.
+One round runs at a time in a hub; between hubs SKIP LOCKED and the unique indexes keep them apart. A round is started
+by a submit, a parked call, a freed lease or a NOTIFY, and by a timer in case one of those was missed. It costs what
+can be granted, not what is parked or queued. A submit that meets a free slot which nobody waits for does not need a
+round at all: its slice is born leased.
 """
 
 from __future__ import annotations
@@ -11,101 +11,345 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
-from uuid import UUID
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from computepool.core.ids import NodeId
+from computepool import clock
+from computepool.core.errors import ComputePoolError
+from computepool.core.ids import AccountId, AttemptId, NodeId, ShapeId, SlotName
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.lease import Attempt, is_to_be_stopped
 from computepool.core.jobs.state import AttemptState
 from computepool.core.nodes.state import NodeState
+from computepool.core.placement.rounds import ELSEWHERE_SECONDS, Round, Wish
+from computepool.core.placement.scorers import Candidate
+from computepool.core.placement.shape import Shape
+from computepool.hub.dispatch.backlog import RUNS_MAX, Backlog
+from computepool.hub.dispatch.elsewhere import Elsewhere
+from computepool.hub.dispatch.fair_share import FairShare
+from computepool.hub.dispatch.group_commit import GroupCommit
 from computepool.hub.dispatch.parked import ParkedCall, ParkedCalls
 from computepool.hub.dispatch.registry import Registry
-from computepool.hub.services.leases import Leases
+from computepool.hub.services.leases import GRANTS_MAX, Leases
+from computepool.hub.services.submissions import Submission, Submissions
 from computepool.hub.store import attempts as attempt_store
+from computepool.hub.store import hub as hub_store
 from computepool.hub.store import nodes as node_store
+from computepool.hub.store import shapes as shape_store
+from computepool.hub.store import slices as slice_store
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Pool
+from computepool.hub.store.jobs import Job
 from computepool.wire.attempts import Controls
 
 log = logging.getLogger("computepool.dispatch")
 
 TIMER_SECONDS = 1.0
+# A call that is still parked after this long is looked up in the record: is there something to deliver again, has
+# the node been paused, must it stop something? A node that gets work at once never costs that look.
+GREET_SECONDS = 0.1
+# Looking for runs of the queue takes at most this part of the time.
+LOOK_SHARE = 0.1
+NODES_PER_LOOK = 5_000
+# Kinds of change that hubs hear of by NOTIFY and, if that was lost, by the timer.
+TOPICS_COUNT = 2
+SENT_REMEMBERED_SECONDS = 60.0
 
 
 class Rounds:
-    def __init__(self, pool: Pool, parked: ParkedCalls, leases: Leases, registry: Registry) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        parked: ParkedCalls,
+        leases: Leases,
+        submissions: Submissions,
+        registry: Registry,
+        backlog: Backlog,
+        share: FairShare,
+        elsewhere: Elsewhere,
+    ) -> None:
         self._pool = pool
         self._parked = parked
         self._leases = leases
+        self._submissions = submissions
         self._registry = registry
+        self._backlog = backlog
+        self._share = share
+        self._elsewhere = elsewhere
         self._wake = asyncio.Event()
-        self._look_around = False
+        self._stale = True
+        self._looked_at, self._look_seconds = 0.0, 0.0
+        self._topics: dict[str, int] = {}
+        self._newcomers: dict[NodeId, ParkedCall] = {}
+        self._hurried: list[ParkedCall] = []
+        # Calls that are held until leases for them are written, by the slot they are held for.
+        self._holding: dict[tuple[NodeId, SlotName], ParkedCall] = {}
+        # When an attempt was sent to its node, as long as it may have to be sent again.
+        self._sent_at: dict[AttemptId, float] = {}
+        self._introductions: GroupCommit[NodeId, None] = GroupCommit(self._introduce, batch_max=1_000)
+        self._news_for_others = False
 
-    def wake(self, *, look_around: bool = False) -> None:
-        """`look_around`: something may have changed for attempts that run or nodes that wait."""
-        self._look_around = self._look_around or look_around
+    # Nodes come and go
+
+    async def park(self, call: ParkedCall) -> None:
+        """The call is answered through its `answer` sooner or later; `leave` says that nobody waits any more."""
+        if call.node_id not in self._registry:
+            await self._introductions.put(call.node_id)
+        self._parked.park(call)
+        if call.hurried:
+            self._hurried.append(call)
+        elif not call.greeted:
+            self._newcomers[call.node_id] = call
+        if call.takes_work:
+            self._registry.offer(call.node_id, call.free_slots)
+        else:
+            self._tell(call, {})
+        self.wake()
+
+    def leave(self, call: ParkedCall) -> None:
+        call.open = False
+        if call.timer is not None:
+            call.timer.cancel()
+        self._registry.withdraw(call.node_id, self._parked.leave(call))
+        if self._newcomers.get(call.node_id) is call:
+            del self._newcomers[call.node_id]
+
+    async def _introduce(self, node_ids: Sequence[NodeId]) -> Sequence[None]:
+        async with self._pool.acquire() as conn:
+            await self._registry.load(conn, set(node_ids))
+        return [None] * len(node_ids)
+
+    # Rounds
+
+    def wake(self) -> None:
         self._wake.set()
+
+    def hear(self, topic: str) -> None:
+        """Another hub, or this one, has committed a change of this kind."""
+        if topic == "queue":
+            self._stale = True
+            self.wake()
+        else:
+            self._topics.pop(topic, None)
 
     async def run(self) -> None:
         while True:
-            look_around = False
-            try:
-                await asyncio.wait_for(self._wake.wait(), TIMER_SECONDS)
-            except TimeoutError:
-                look_around = True
+            await self._wake.wait()
             self._wake.clear()
-            look_around, self._look_around = look_around or self._look_around, False
             try:
-                await self.run_once(look_around=look_around)
+                await self.run_once()
             except Exception:
                 # The database may be away; the parked calls stay, and the timer comes round again.
                 log.exception("round_failed")
-                self._look_around = True
                 await asyncio.sleep(TIMER_SECONDS / 2)
 
-    async def run_once(self, *, look_around: bool = True) -> None:
-        calls = {call.node_id: call for call in self._parked}
-        if not calls:
+    async def run_once(self) -> None:
+        hurried, self._hurried = [call for call in self._hurried if call.open], []
+        try:
+            if self._stale and clock.seconds() >= self._looked_at + self._look_seconds / LOOK_SHARE:
+                await self._look_at_queue()
+            polls = {call.node_id: call for call in hurried if not call.greeted}
+            if polls:
+                await self._greet(polls)
+            await self._grant()
+        finally:
+            for call in hurried:
+                call.dismiss()
+
+    async def _look_at_queue(self) -> None:
+        started, as_of = clock.seconds(), self._backlog.moment
+        self._stale = False
+        async with self._pool.acquire() as conn:
+            runs = await slice_store.list_runs(conn, limit=RUNS_MAX)
+            unknown = {run.shape_id for run in runs if run.shape_id not in self._backlog.shapes}
+            if unknown:
+                self._backlog.shapes.update(await shape_store.list_shapes(conn, unknown))
+        self._backlog.replace(runs, as_of=as_of)
+        self._looked_at = clock.seconds()
+        self._look_seconds = self._looked_at - started
+
+    async def _grant(self) -> None:
+        if not len(self._backlog) or not len(self._registry.fleet):
             return
-        arrived = {id: call for id, call in calls.items() if not call.greeted}
-        redelivered = await self._greet(arrived)
-        if look_around:
-            await self._look_at_states(calls)
-        # What a newcomer runs is looked at in any case: word to stop it may have come while it was not parked.
-        stops = await self._list_stops(calls if look_around else arrived)
-        free = [slot for call in calls.values() if call.open for slot in call.open_slots]
-        granted = await self._leases.grant(free) if free else []
-        await self._answer(calls, [*redelivered, *granted], stops)
+        as_of = self._backlog.moment
+        round_ = Round(
+            self._registry.fleet,
+            self._backlog.shapes,
+            self._backlog.runs,
+            self._share,
+            grants_max=GRANTS_MAX,
+            is_better_elsewhere=None if self._elsewhere.alone else self._elsewhere.is_better,
+            on_pair=self._hold,
+        )
+        if not round_.list_takes():
+            return
+        pairs: list[Candidate] = []
+        try:
+            granted = await self._leases.grant(
+                round_, expected_seconds=self._share.expected_seconds, alone=self._elsewhere.alone
+            )
+            pairs = [pair.candidate for pair in round_.pairs]
+            self._backlog.forget(round_.emptied, as_of=as_of)
+            for grant in granted.grants:
+                self._deliver(grant)
+            for pair in granted.refused:
+                # The record says otherwise than we thought: the node is looked up before it is offered again.
+                self._look_up_soon(pair.candidate.slot.node_id)
+        finally:
+            for candidate in pairs:
+                self._release_slot(candidate.slot.node_id, candidate.slot.name)
+            for candidate in round_.undone:
+                self.give_slot(candidate)
+        if round_.postponed:
+            asyncio.get_running_loop().call_later(ELSEWHERE_SECONDS, self.wake)
+        if granted.grants and round_.list_takes():
+            self.wake()
 
-    async def _greet(self, arrived: dict[NodeId, ParkedCall]) -> list[Attempt]:
-        """Learns what the record says of nodes that have just called. Returns what is to be delivered to them again.
+    def _hold(self, candidate: Candidate) -> None:
+        call = self._parked.find_offering(candidate.slot.node_id, candidate.slot.name)
+        if call is not None:
+            call.hold()
+            self._holding[candidate.slot.node_id, candidate.slot.name] = call
 
-        The hub does the accounting; what a node says of its free slots can only lower it.
-        """
-        if not arrived:
-            return []
-        async with self._pool.acquire() as conn:
-            live = await attempt_store.list_live_by_nodes(conn, arrived)
-            states = await node_store.list_states(conn, arrived)
-            await self._registry.load(conn, arrived)
-        taken = {(attempt.node_id, attempt.slot) for attempt in live}
-        for node_id, call in arrived.items():
-            call.state = states.get(node_id, NodeState.REMOVED)
-            offered = [slot for slot in self._registry.list_slots(node_id) if slot.name in call.free_slots]
-            call.offer([slot for slot in offered if (node_id, slot.name) not in taken])
-        return [a for a in live if a.state is AttemptState.LEASED and a.id not in arrived[a.node_id].running]
+    def _deliver(self, grant: Grant) -> None:
+        self._share.note_granted(grant)
+        call = self._parked.find_offering(grant.node_id, grant.slot)
+        if call is not None:
+            # Otherwise the node has gone in the meantime; it is told when it calls again.
+            call.add_lease(grant)
 
-    async def _look_at_states(self, calls: dict[NodeId, ParkedCall]) -> None:
-        async with self._pool.acquire() as conn:
-            states = await node_store.list_states(conn, calls)
+    def note_sent(self, attempt_ids: Iterable[AttemptId]) -> None:
+        now = clock.seconds()
+        for attempt_id in attempt_ids:
+            self._sent_at[attempt_id] = now
+
+    def _look_up_soon(self, node_id: NodeId) -> None:
+        call = self._parked.find(node_id)
+        if call is not None and not call.hurried:
+            call.greeted = False
+            self._newcomers[node_id] = call
+
+    # Submits, and what they ask of dispatch
+
+    async def submit(self, submissions: Sequence[Submission]) -> Sequence[Job | ComputePoolError]:
+        submitted = await self._submissions.submit(submissions, self)
+        for grant in submitted.grants:
+            self._deliver(grant)
+            self._release_slot(grant.node_id, grant.slot)
+        for run, shape in submitted.runs.items():
+            self._backlog.shapes[run.shape_id] = shape
+            self._backlog.note(run)
+        if submitted.runs:
+            self._news_for_others = True
+            self.wake()
+        return submitted.answers
+
+    def is_waiting(self, account_id: AccountId, shape_id: ShapeId) -> bool:
+        return self._backlog.waits(account_id, shape_id)
+
+    def count_shapes(self, account_id: AccountId) -> int:
+        return self._backlog.count_shapes(account_id)
+
+    def expected_seconds(self, account_id: AccountId) -> float:
+        return self._share.expected_seconds(account_id)
+
+    def take_slot(self, shape: Shape, wish: Wish) -> Candidate | None:
+        fleet = self._registry.fleet
+        if not len(fleet):
+            return None
+        candidate = fleet.best(
+            shape, wish.prefer, weights=wish.weight_set, ceiling=shape.ceiling_microcredits_per_hour
+        )
+        if candidate is None or self._backlog.could_use(candidate.slot):
+            return None
+        if not self._elsewhere.alone and self._elsewhere.is_better(shape, wish.prefer, candidate):
+            return None
+        fleet.take(candidate.slot.node_id, candidate.slot.name)
+        self._hold(candidate)
+        return candidate
+
+    def give_slot(self, candidate: Candidate) -> None:
+        node_id, name = candidate.slot.node_id, candidate.slot.name
+        call = self._parked.find_offering(node_id, name)
+        if call is not None and call.takes_work:
+            self._registry.offer(node_id, (name,))
+        self._release_slot(node_id, name)
+
+    def _release_slot(self, node_id: NodeId, name: SlotName) -> None:
+        call = self._holding.pop((node_id, name), None)
+        if call is not None:
+            call.release()
+
+    # What else there is to say to nodes
+
+    async def run_greeter(self) -> None:
+        while True:
+            await asyncio.sleep(GREET_SECONDS)
+            if not self._newcomers:
+                continue
+            latest = clock.seconds() - GREET_SECONDS
+            due = {id: call for id, call in self._newcomers.items() if call.parked_at <= latest}
+            if due:
+                try:
+                    await self._greet(dict(list(due.items())[:NODES_PER_LOOK]))
+                except Exception as error:
+                    log.warning("greeting_failed error=%r", error)
+                    await asyncio.sleep(TIMER_SECONDS / 2)
+
+    async def _greet(self, calls: dict[NodeId, ParkedCall]) -> None:
+        """Asks the record what these nodes should know: work whose delivery was lost, a changed state, stops."""
         for node_id, call in calls.items():
-            call.state = states.get(node_id, NodeState.REMOVED)
+            call.greeted = True
+            if self._newcomers.get(node_id) is call:
+                del self._newcomers[node_id]
+        try:
+            async with self._pool.acquire() as conn:
+                live = await attempt_store.list_live_by_nodes(conn, calls)
+                states = await node_store.list_states(conn, calls)
+                old = [id for id in calls if id in self._registry and self._registry.is_old(id)]
+                if old:
+                    await self._registry.load(conn, old)
+            stops = await self._list_stops(calls.values())
+        except BaseException:
+            for call in calls.values():
+                call.greeted = False
+                if not call.hurried and call.open:
+                    self._newcomers[call.node_id] = call
+            raise
+        by_node: dict[NodeId, list[Attempt]] = defaultdict(list)
+        for attempt in live:
+            by_node[attempt.node_id].append(attempt)
+        for node_id, call in calls.items():
+            if not call.open:
+                continue
+            self._set_state(call, states.get(node_id, NodeState.REMOVED))
+            # The hub does the accounting; what a node says of its free slots can only lower it.
+            self._registry.withdraw(node_id, [attempt.slot for attempt in by_node[node_id]])
+            self._tell(call, stops.get(node_id, {}))
+            for attempt in by_node[node_id]:
+                if self._is_lost_on_the_way(attempt, call):
+                    call.add_lease(attempt)
 
-    async def _list_stops(self, calls: dict[NodeId, ParkedCall]) -> dict[NodeId, dict[UUID, Cause]]:
+    def _is_lost_on_the_way(self, attempt: Attempt, call: ParkedCall) -> bool:
+        if attempt.state is not AttemptState.LEASED or attempt.id in call.running:
+            return False
+        if (attempt.node_id, attempt.slot) in self._holding:
+            # It is being written at this moment, and will be delivered by whoever writes it.
+            return False
+        # Sent after this call was made: the node could not list it yet.
+        return self._sent_at.get(attempt.id, 0.0) < call.parked_at
+
+    def _set_state(self, call: ParkedCall, state: NodeState) -> None:
+        took_work, call.state = call.takes_work, state
+        if took_work and not call.takes_work:
+            self._registry.withdraw(call.node_id)
+        elif call.takes_work and not took_work:
+            self._registry.offer(call.node_id, call.free_slots)
+            self.wake()
+
+    async def _list_stops(self, calls: Iterable[ParkedCall]) -> dict[NodeId, dict[AttemptId, Cause]]:
         """What nodes run that they should let go of: derived from the record, so no message can be lost."""
-        holder = {id: call.node_id for call in calls.values() for id in call.running}
-        stops: dict[NodeId, dict[UUID, Cause]] = defaultdict(dict)
+        holder = {id: call.node_id for call in calls for id in call.running}
+        stops: dict[NodeId, dict[AttemptId, Cause]] = defaultdict(dict)
         if holder:
             async with self._pool.acquire() as conn:
                 standing = await attempt_store.list_standing(conn, holder)
@@ -116,23 +360,71 @@ class Rounds:
                     stops[attempt.node_id][attempt.id] = attempt.cause or Cause.SUPERSEDED
         return stops
 
-    async def _answer(
-        self,
-        calls: dict[NodeId, ParkedCall],
-        leased: Sequence[Grant | Attempt],
-        stops: dict[NodeId, dict[UUID, Cause]],
-    ) -> None:
-        assignments = defaultdict(list)
-        if leased:
-            for lease, assignment in zip(leased, await self._leases.make_assignments(leased), strict=True):
-                assignments[lease.node_id].append(assignment)
+    def _tell(self, call: ParkedCall, stops: Mapping[AttemptId, Cause]) -> None:
+        # Told only while it makes a difference, or an obedient node would be answered at once for ever.
+        drain = call.state is NodeState.DRAINING and (bool(call.free_slots) or not call.running)
+        pause = call.state is NodeState.PAUSED and bool(call.free_slots)
+        if stops or drain or pause:
+            call.control(Controls(stop=dict(stops.items()), drain=drain, pause=pause))
+
+    async def look_around(self, *, states: bool) -> None:
+        """Something has changed for attempts that run or, with `states`, for nodes themselves."""
+        calls = [call for call in self._parked if states or call.running]
+        for start in range(0, len(calls), NODES_PER_LOOK):
+            await self._look_at({call.node_id: call for call in calls[start : start + NODES_PER_LOOK]}, states=states)
+
+    async def _look_at(self, calls: dict[NodeId, ParkedCall], *, states: bool) -> None:
+        found: dict[NodeId, NodeState] = {}
+        if states:
+            async with self._pool.acquire() as conn:
+                found = await node_store.list_states(conn, calls)
+                await self._registry.load(conn, [id for id in calls if id in self._registry])
+        stops = await self._list_stops(calls.values())
         for node_id, call in calls.items():
-            # Told only while it makes a difference, or an obedient node would be answered at once for ever.
-            controls = Controls(
-                stop=stops.get(node_id, {}),
-                drain=call.state is NodeState.DRAINING and (bool(call.free_slots) or not call.running),
-                pause=call.state is NodeState.PAUSED and bool(call.free_slots),
-            )
-            call.give(assignments[node_id], controls)
-            if call.hurried:
-                call.settle(None)
+            if not call.open:
+                continue
+            if states:
+                self._set_state(call, found.get(node_id, NodeState.REMOVED))
+            self._tell(call, stops.get(node_id, {}))
+
+    # The timer
+
+    async def run_timer(self, on_nodes_changed: Callable[[], None]) -> None:
+        """What was missed is found here within a second; what others should know is told."""
+        waited = 0.0
+        while True:
+            await asyncio.sleep(GREET_SECONDS / 2)
+            waited += GREET_SECONDS / 2
+            try:
+                if self._news_for_others and not self._elsewhere.alone:
+                    await self._notify_others()
+                if waited >= TIMER_SECONDS or len(self._topics) < TOPICS_COUNT:
+                    waited = 0.0
+                    await self._tick(on_nodes_changed)
+            except Exception as error:
+                log.warning("timer_failed error=%r", error)
+                await asyncio.sleep(TIMER_SECONDS / 2)
+
+    async def _notify_others(self) -> None:
+        self._news_for_others = False
+        async with self._pool.acquire() as conn:
+            await hub_store.notify(conn, "queue")
+
+    async def _tick(self, on_nodes_changed: Callable[[], None]) -> None:
+        async with self._pool.acquire() as conn:
+            topics = await hub_store.list_topics(conn)
+        changed = {topic for topic, version in topics.items() if self._topics.get(topic) != version}
+        if "nodes" in changed:
+            on_nodes_changed()
+        if changed:
+            await self.look_around(states="nodes" in changed)
+        self._topics = topics
+        await self._elsewhere.exchange()
+        self._forget_sent()
+        self._stale = True
+        self.wake()
+
+    def _forget_sent(self) -> None:
+        """Whatever was lost on its way is sent again with the node's next call, at most a beat or two from now."""
+        oldest = clock.seconds() - SENT_REMEMBERED_SECONDS
+        self._sent_at = {id: at for id, at in self._sent_at.items() if at > oldest}

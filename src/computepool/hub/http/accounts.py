@@ -108,7 +108,7 @@ async def create_link(call: Call) -> wire.SignInLink:
 
 @routes.add("PATCH", "/v1/accounts/{account_id}", Access.OPERATOR, body=wire.ChangeAccount, answer=wire.Account)
 async def change_account(call: Call) -> wire.Account:
-    """Change an account's limits or roles."""
+    """Change an account's limits, roles, or its part of the fleet and the highest priority class of its jobs."""
     body: wire.ChangeAccount = call.body
     account = await service.change_account(
         call.hub.pool,
@@ -118,6 +118,8 @@ async def change_account(call: Call) -> wire.Account:
         queued_slices_max=body.queued_slices_max,
         stored_bytes_max=body.stored_bytes_max,
         calls_per_minute_max=body.calls_per_minute_max,
+        fair_weight=body.fair_weight,
+        priority_class_max=body.priority_class_max,
     )
     call.hub.callers.forget_all()
     return to_account(account)
@@ -199,6 +201,8 @@ def to_account(account: Account) -> wire.Account:
         stored_bytes=account.stored_bytes,
         created_at=account.created_at,
         suspended_at=account.suspended_at,
+        fair_weight=account.fair_weight,
+        priority_class_max=account.priority_class_max,
     )
 
 

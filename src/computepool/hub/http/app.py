@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from starlette.applications import Starlette
@@ -45,24 +45,28 @@ def build_app(context: Hub) -> ASGIApp:
         route = fixed.get((scope.get("method", ""), scope["path"])) if scope["type"] == "http" else None
         if route is None:
             await people(scope, receive, send)
-            return
-        response = await answer(context, route, Request(scope, receive))
-        await response(scope, receive, send)
+        else:
+            await answer(context, route, scope, receive, send)
 
     return app
 
 
+class _Bound:
+    """A route as an application of its own; Starlette calls functions with a Request, and anything else like this."""
+
+    def __init__(self, context: Hub, route: Route) -> None:
+        self._context = context
+        self._route = route
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await answer(self._context, self._route, scope, receive, send)
+
+
 def _build_router(context: Hub, routes: Sequence[Route]) -> Starlette:
-    def bind(route: Route) -> Callable[[Request], Awaitable[Response]]:
-        async def endpoint(request: Request) -> Response:
-            return await answer(context, route, request)
-
-        return endpoint
-
     async def not_found(request: Request, _: Exception) -> Response:
         return to_response(NotFound(f"There is nothing at {request.method} {request.url.path}. See /openapi.json."))
 
     return Starlette(
-        routes=[StarletteRoute(r.path, bind(r), methods=[r.method], name=r.name) for r in routes],
+        routes=[StarletteRoute(r.path, _Bound(context, r), methods=[r.method], name=r.name) for r in routes],
         exception_handlers={404: not_found, 405: not_found},
     )

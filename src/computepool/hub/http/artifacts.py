@@ -16,7 +16,7 @@ routes = Routes()
 @routes.add("PUT", "/v1/artifacts/{sha256}", Access.SUBMITTER, answer=Artifact)
 async def upload(call: Call) -> Artifact:
     """Upload a file under its hash. Repeating it is harmless."""
-    declared = call.request.headers.get("content-length", "")
+    declared = call.find_header(b"content-length") or ""
     if not declared.isdigit():
         raise InvalidRequest("Send the file with a Content-Length.")
     size_bytes_max = call.hub.settings.upload_bytes_max

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
+from uuid import UUID
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
-from computepool.core.errors import HubUnavailable, InvalidRequest
+from computepool.core.errors import ComputePoolError, HubUnavailable, InvalidRequest
 from computepool.core.ids import AttemptId
-from computepool.hub.dispatch.parked import CALLS_MAX, ParkedCall
-from computepool.hub.http.routing import Access, Call, Routes, read_bytes
+from computepool.hub.context import Hub
+from computepool.hub.dispatch.parked import CALLS_MAX
+from computepool.hub.http.errors import to_error_body
+from computepool.hub.http.routing import Access, Call, Reply, Routes, Sent, read_bytes
 from computepool.hub.http.streaming import stream_blob
 from computepool.hub.services import attempts as service
+from computepool.hub.services.attempts import Report
 from computepool.hub.store.attempts import HeldAttempt
 from computepool.wire import attempts as wire
 from computepool.wire.artifacts import Artifact
@@ -24,6 +25,8 @@ routes = Routes()
 # A call that does not want to wait still needs one round; with the database away it gets an empty answer.
 HURRIED_SECONDS = 5.0
 LISTED_MAX = 1_000
+COMPLETE_BYTES_MAX = 8_000_000
+COMPLETE_BATCH_MAX = 256
 
 
 class LogsQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,51 +34,43 @@ class LogsQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @routes.add("POST", "/v1/jobs/next", Access.NODE, body=wire.NextRequest, answer=wire.NextAnswer, parks=True)
-async def next_work(call: Call) -> Response:
+async def next_work(call: Call) -> Sent:
     """Ask for work; held open until there is some. Also a heartbeat."""
-    hub, body = call.hub, call.body
+    hub, body, node = call.hub, call.body, call.node
+    _refuse_if_full(hub)
+    running = _check_lists(body.running, body.free_slots)
+    await hub.beats.hear(node.node_id, body.boot_id, running)
+    hurried = body.wait_seconds <= 0
+
+    async def reply(answer: wire.NextAnswer | None) -> None:
+        await _shape_answer(call, answer, hurried=hurried)(call.send)
+
+    parked = hub.door.open(node, body.free_slots, running, reply, hurried=hurried)
+    # Never longer than a beat: the next call is the next beat.
+    await hub.door.park(parked, HURRIED_SECONDS if hurried else min(body.wait_seconds, hub.beat_seconds))
+    try:
+        # Comes back when the node has hung up, or when it was answered.
+        await call.receive()
+    finally:
+        hub.rounds.leave(parked)
+    return Sent()
+
+
+def _refuse_if_full(hub: Hub) -> None:
     if hub.closing or len(hub.parked) >= CALLS_MAX:
         raise HubUnavailable("This hub takes no more waiting nodes now. Call again; another may answer.")
-    running = _check_lists(body.running, body.free_slots)
-    await hub.beats.hear(call.node.node_id, body.boot_id, running)
-    parked = ParkedCall(
-        node_id=call.node.node_id,
-        free_slots=frozenset(body.free_slots),
-        running=running,
-        hurried=body.wait_seconds <= 0,
-    )
-    hub.parked.park(parked)
-    hub.rounds.wake()
-    # Never longer than a beat: the next call is the next beat.
-    seconds = HURRIED_SECONDS if parked.hurried else min(body.wait_seconds, hub.beat_seconds)
-    try:
-        answer = await _wait(call.request, parked, seconds)
-    finally:
-        hub.parked.leave(parked)
-    return _shape_answer(call, answer, hurried=parked.hurried)
 
 
-def _shape_answer(call: Call, answer: wire.NextAnswer | None, *, hurried: bool) -> Response:
+def _shape_answer(call: Call, answer: wire.NextAnswer | None, *, hurried: bool) -> Reply:
     """An agent that does not wait here is told when to come again, unless it got something to do."""
-    headers = {}
+    headers: tuple[tuple[bytes, bytes], ...] = ()
     if answer is not None and answer.assignments:
         call.hub.pace.note_work(call.node.node_id)
     elif hurried:
-        headers["Poll-Seconds"] = f"{call.hub.pace.plan_wait(call.node.node_id):.2f}"
+        headers = ((b"poll-seconds", b"%.2f" % call.hub.pace.plan_wait(call.node.node_id)),)
     if answer is None:
-        return Response(status_code=204, headers=headers)
-    return Response(msgspec.json.encode(answer), media_type="application/json", headers=headers)
-
-
-async def _wait(request: Request, parked: ParkedCall, seconds: float) -> wire.NextAnswer | None:
-    """The answer; or nothing, when time is up or the node has hung up."""
-    hung_up = asyncio.ensure_future(request.receive())
-    waiting: set[asyncio.Future[Any]] = {parked.answer, hung_up}
-    try:
-        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        return parked.answer.result() if parked.answer.done() else None
-    finally:
-        hung_up.cancel()
+        return Reply(status=204, headers=headers)
+    return Reply(msgspec.json.encode(answer), headers=headers)
 
 
 @routes.add("POST", "/v1/nodes/heartbeat", Access.NODE, body=wire.HeartbeatRequest, answer=wire.HeartbeatAnswer)
@@ -92,14 +87,51 @@ async def heartbeat(call: Call) -> wire.HeartbeatAnswer:
     Access.NODE,
     body=wire.CompleteRequest,
     answer=wire.CompleteAnswer,
-    body_bytes_max=8_000_000,
+    body_bytes_max=COMPLETE_BYTES_MAX,
 )
 async def complete(call: Call) -> wire.CompleteAnswer:
-    """Report the end of an attempt. The same report again gets the same answer."""
-    completion = service.check_completion(call.hub.keyring, call.node, call.body)
-    answer = await call.hub.completions.put(completion)
-    call.hub.rounds.wake()
-    return answer
+    """Report the end of an attempt. The same report again gets the same answer. May carry the next claim."""
+    body: wire.CompleteRequest = call.body
+    [report] = service.check_completions(call.hub.keyring, call.node, (body,), body.receipt)
+    if isinstance(report, ComputePoolError):
+        raise report
+    outcome = await call.hub.completions.put(report)
+    found = await _claim(call, body.boot_id, body.claim) if body.claim is not None else None
+    return wire.CompleteAnswer(accepted=outcome.accepted, repeated=outcome.repeated, next=found)
+
+
+@routes.add(
+    "POST",
+    "/v1/jobs/complete/batch",
+    Access.NODE,
+    body=wire.CompleteBatch,
+    answer=wire.CompleteBatchAnswer,
+    body_bytes_max=COMPLETE_BYTES_MAX,
+)
+async def complete_batch(call: Call) -> wire.CompleteBatchAnswer:
+    """Report the ends of many attempts, under one receipt. Each counts or is refused on its own."""
+    body: wire.CompleteBatch = call.body
+    if not 1 <= len(body.completions) <= COMPLETE_BATCH_MAX:
+        raise InvalidRequest(f"A batch has 1 to {COMPLETE_BATCH_MAX} completions.")
+    checked = service.check_completions(call.hub.keyring, call.node, body.completions, body.receipt)
+    sound = [item for item in checked if isinstance(item, Report)]
+    judged = iter(await call.hub.completions.put_all(sound) if sound else ())
+    outcomes = [next(judged) if isinstance(item, Report) else item for item in checked]
+    found = await _claim(call, body.boot_id, body.claim) if body.claim is not None else None
+    answers = [
+        wire.CompleteOutcome(error=to_error_body(o)) if isinstance(o, ComputePoolError) else o for o in outcomes
+    ]
+    return wire.CompleteBatchAnswer(answers=answers, next=found)
+
+
+async def _claim(call: Call, boot_id: UUID, claim: wire.Claim) -> wire.NextAnswer | None:
+    """What can be had at once. The node keeps its parked call, or makes one after this, for everything else."""
+    hub, node = call.hub, call.node
+    if hub.closing:
+        return None
+    running = _check_lists(claim.running, claim.free_slots)
+    await hub.beats.hear(node.node_id, boot_id, running)
+    return await hub.door.claim(node, claim.free_slots, running)
 
 
 @routes.add("GET", "/v1/attempts/{attempt_id}/inputs/{sha256}", Access.NODE)
@@ -124,7 +156,7 @@ async def write_output(call: Call) -> Artifact:
 async def append_log(call: Call) -> wire.LogAnswer:
     """Append to the attempt's log. Repeating a piece is harmless."""
     held = await _get_held(call)
-    content = await read_bytes(call.request, service.LOG_PIECE_BYTES_MAX)
+    content = await read_bytes(call.scope, call.receive, service.LOG_PIECE_BYTES_MAX)
     next_offset = await service.append_log(
         call.hub.pool, call.hub.settings, held, offset=call.query.offset, content=content
     )
@@ -132,7 +164,7 @@ async def append_log(call: Call) -> wire.LogAnswer:
 
 
 async def _get_held(call: Call) -> HeldAttempt:
-    secret = call.request.headers.get("lease-secret", "")
+    secret = call.find_header(b"lease-secret") or ""
     return await service.get_held(call.hub.pool, call.hub.keyring, call.node, call.path["attempt_id"], secret)
 
 

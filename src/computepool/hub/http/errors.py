@@ -51,13 +51,19 @@ AWAY = (
 )
 
 
+def to_error_body(error: errors.ComputePoolError) -> ErrorBody:
+    return ErrorBody(code=error.code, message=error.message, retryable=error.retryable, details=error.details)
+
+
 def to_response(error: errors.ComputePoolError) -> Response:
-    body = ErrorBody(code=error.code, message=error.message, retryable=error.retryable, details=error.details)
     headers = {}
     if error.retryable:
         headers["Retry-After"] = str(error.details.get("retry_after_seconds", 1))
     if isinstance(error, errors.Unauthenticated):
         headers["WWW-Authenticate"] = "Bearer"
     return Response(
-        msgspec.json.encode(body), status_code=STATUS[type(error)], media_type="application/json", headers=headers
+        msgspec.json.encode(to_error_body(error)),
+        status_code=STATUS[type(error)],
+        media_type="application/json",
+        headers=headers,
     )

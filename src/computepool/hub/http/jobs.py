@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
+from computepool.core.errors import ComputePoolError, InvalidRequest
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
+from computepool.hub.context import Hub, Lane
+from computepool.hub.http.errors import to_error_body
 from computepool.hub.http.routing import Access, Call, Routes
 from computepool.hub.services import jobs as service
+from computepool.hub.services import submissions
 from computepool.hub.services.jobs import SliceDetail
+from computepool.hub.services.submissions import Submission
 from computepool.hub.store.attempts import AttemptRow
 from computepool.hub.store.jobs import Job
 from computepool.wire import jobs as wire
@@ -19,6 +26,9 @@ routes = Routes()
 PAGE_MAX = 500
 # Room for a script of the largest size even when every character of it is escaped.
 SUBMIT_BYTES_MAX = 8_000_000
+SUBMIT_BATCH_MAX = 256
+# A job with more slices than this does not share its transaction with others.
+GROUPED_SLICES_MAX = 256
 
 
 class JobsQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,11 +64,48 @@ class EventsQuery(msgspec.Struct, frozen=True, kw_only=True):
 )
 async def submit_job(call: Call) -> wire.Job:
     """Submit a job. With an Idempotency-Key header it is safe to repeat."""
-    key = call.request.headers.get("idempotency-key")
-    submission = service.check_submission(call.account, call.body, idempotency_key=key)
-    job = await call.hub.submits.put(submission)
-    call.hub.rounds.wake()
-    return to_job(job)
+    key = call.find_header(b"idempotency-key")
+    submission = submissions.check_submission(call.account, call.body, idempotency_key=key)
+    return to_job(await _lane(call.hub, [submission]).put(submission))
+
+
+@routes.add(
+    "POST",
+    "/v1/jobs/batch",
+    Access.SUBMITTER,
+    body=wire.SubmitBatch,
+    answer=wire.SubmitBatchAnswer,
+    body_bytes_max=SUBMIT_BYTES_MAX,
+)
+async def submit_jobs(call: Call) -> wire.SubmitBatchAnswer:
+    """Submit many jobs, each taken or refused on its own. With an Idempotency-Key header it is safe to repeat."""
+    key = call.find_header(b"idempotency-key")
+    specs = call.body.jobs
+    if not 1 <= len(specs) <= SUBMIT_BATCH_MAX:
+        raise InvalidRequest(f"A batch has 1 to {SUBMIT_BATCH_MAX} jobs.")
+    checked: list[Any] = []
+    for number, spec in enumerate(specs):
+        own_key = None if key is None else f"{key}#{number}"
+        try:
+            checked.append(submissions.check_submission(call.account, spec, idempotency_key=own_key))
+        except ComputePoolError as refusal:
+            checked.append(refusal)
+    sound = [item for item in checked if isinstance(item, Submission)]
+    answered = iter(await _lane(call.hub, sound).put_all(sound) if sound else ())
+    outcomes = [next(answered) if isinstance(item, Submission) else item for item in checked]
+    return wire.SubmitBatchAnswer(answers=[_to_outcome(outcome) for outcome in outcomes])
+
+
+def _lane(hub: Hub, batch: Sequence[Submission]) -> Lane[Submission, Job]:
+    """Large jobs are written on a connection of their own, so that they hold up nobody."""
+    large = any(submission.spec.slice_count > GROUPED_SLICES_MAX for submission in batch)
+    return hub.large_submits if large else hub.submits
+
+
+def _to_outcome(outcome: Job | ComputePoolError) -> wire.SubmitAnswer:
+    if isinstance(outcome, ComputePoolError):
+        return wire.SubmitAnswer(error=to_error_body(outcome))
+    return wire.SubmitAnswer(job=to_job(outcome))
 
 
 @routes.add("GET", "/v1/jobs", Access.ACCOUNT, query=JobsQuery, answer=wire.JobPage)
@@ -80,8 +127,9 @@ async def get_job(call: Call) -> wire.Job:
 @routes.add("POST", "/v1/jobs/{job_id}/cancel", Access.SUBMITTER, answer=wire.Job)
 async def cancel_job(call: Call) -> wire.Job:
     """Cancel what is unfinished. Asking twice is no mistake."""
-    job = await service.cancel_job(call.hub.pool, call.account, call.path["job_id"])
-    call.hub.rounds.wake(look_around=True)
+    hub = call.hub
+    job = await service.cancel_job(hub.pool, call.account, call.path["job_id"], on_end=hub.on_end)
+    hub.rounds.hear("controls")
     return to_job(job)
 
 
@@ -167,12 +215,15 @@ def to_job(job: Job) -> wire.Job:
             cancelled=job.cancelled_count,
         ),
         priority=job.priority,
+        priority_class=job.priority_class,
+        prefer=job.prefer,
         retries=job.retries,
         wall_seconds=job.wall_seconds,
         requirements=msgspec.convert(job.spec.get("requirements", {}), wire.Requirements),
         created_at=job.created_at,
         started_at=job.started_at,
         finished_at=job.finished_at,
+        deadline_at=job.deadline_at,
         expires_at=job.expires_at,
     )
 

@@ -91,9 +91,19 @@ async def remove_node(call: Call) -> wire.Node:
     return node
 
 
+@routes.add("POST", "/v1/nodes/{node_id}/floor", Access.OWNER, body=wire.SetFloor, answer=wire.Node)
+async def set_floor(call: Call) -> wire.Node:
+    """Set the least that a slot of this node is lent for; jobs with a lower ceiling go elsewhere or wait."""
+    hub, node_id = call.hub, call.path["node_id"]
+    changed = await service.set_floor(hub.pool, call.account, node_id, call.body.floor_microcredits_per_hour)
+    hub.registry.forget(node_id)
+    hub.rounds.hear("nodes")
+    return _to_node(call, changed)
+
+
 async def _change(call: Call, change: wire.NodeChange) -> wire.Node:
     changed = await service.change_node_state(call.hub.pool, call.account, call.path["node_id"], change.value)
-    call.hub.rounds.wake(look_around=True)
+    call.hub.rounds.hear("nodes")
     return _to_node(call, changed)
 
 
@@ -118,6 +128,7 @@ def _to_node(call: Call, found: NodeWithSlots) -> wire.Node:
                 ram_bytes=stored.slot.ram_bytes,
                 disk_bytes=stored.slot.disk_bytes,
                 busy=stored.busy,
+                speed_tflops=stored.declared_tflops,
             )
             for stored in found.slots
         ],
@@ -125,4 +136,5 @@ def _to_node(call: Call, found: NodeWithSlots) -> wire.Node:
         region=node.region,
         last_seen_at=node.last_seen_at,
         agent_version=node.agent_version,
+        floor_microcredits_per_hour=node.floor_microcredits_per_hour,
     )

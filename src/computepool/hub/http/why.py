@@ -9,12 +9,14 @@ import msgspec
 
 from computepool.core.jobs.cause import PLAIN_WORDS
 from computepool.core.jobs.spec import Requirements
+from computepool.core.placement.choice import Ranked
 from computepool.core.placement.explain import Margin, Place, Suggestion, say_waiting
 from computepool.core.placement.idleness import Lack
+from computepool.core.placement.turn import Turn, say_turn
 from computepool.hub.http.jobs import to_job
 from computepool.hub.http.routing import Access, Call, Routes
 from computepool.hub.services import why as service
-from computepool.hub.services.why import AttemptStory, JobStory, NodeStory, SliceStory, Waiting
+from computepool.hub.services.why import AttemptStory, Choice, JobStory, NodeStory, SliceStory, Waiting
 from computepool.wire import jobs as wire_jobs
 from computepool.wire import why as wire
 
@@ -32,6 +34,7 @@ async def explain_job(call: Call) -> wire.JobWhy:
     story = await service.explain_job(
         call.hub.pool,
         call.hub.settings,
+        call.hub.weights,
         call.account,
         call.path["job_id"],
         slice_index=None if index is None else max(-1, min(index, 1_000_000)),
@@ -62,16 +65,35 @@ def _to_job_why(story: JobStory) -> wire.JobWhy:
 def _to_waiting(waiting: Waiting) -> wire.WhyWaiting:
     found = waiting.explanation
     return wire.WhyWaiting(
-        words=say_waiting(found, ahead_count=waiting.ahead_count, ahead_is_more=waiting.ahead_is_more),
+        words=say_waiting(found),
         slot_count=found.slot_count,
         pass_count=found.pass_count,
         free_count=found.free_count,
         away_count=found.away_count,
-        ahead_count=waiting.ahead_count,
-        ahead_is_more=waiting.ahead_is_more,
+        fleet_is_more=waiting.fleet_is_more,
+        turn=_to_turn(waiting.turn),
         gates=[wire.WhyGate(gate=g.gate, asked=g.asked, failed_count=g.failed_count) for g in found.gates],
         places=_to_places(found.places),
         suggestions=[_to_suggestion(suggestion) for suggestion in found.suggestions],
+    )
+
+
+def _to_turn(turn: Turn) -> wire.WhyTurn:
+    return wire.WhyTurn(
+        words=say_turn(turn),
+        priority_class=turn.priority_class,
+        priority=turn.priority,
+        class_ahead_count=turn.class_ahead.count,
+        class_ahead_is_more=turn.class_ahead.is_more,
+        ahead_count=turn.own_ahead.count,
+        ahead_is_more=turn.own_ahead.is_more,
+        account_count=turn.others.count,
+        account_is_more=turn.others.is_more,
+        account_less_count=turn.others_less_count,
+        used_slot_seconds=turn.use.slot_seconds,
+        fair_weight=turn.use.fair_weight,
+        deadline_at=turn.deadline_at,
+        raised_at=turn.raised_at,
     )
 
 
@@ -109,6 +131,37 @@ def _to_slice(story: SliceStory, *, retries: int) -> wire.WhySlice:
             wire.WhyAdvice(remedy=advice.remedy, words=advice.words, value=advice.value)
             for advice in (end.advice if end else ())
         ],
+        choice=_to_choice(story.choice) if story.choice else None,
+    )
+
+
+def _to_choice(choice: Choice) -> wire.WhyChoice:
+    return wire.WhyChoice(
+        words=choice.words,
+        weight_set=choice.weight_set,
+        prefer=choice.prefer,
+        fit_count=choice.fit_count,
+        is_cut=choice.is_cut,
+        candidates=[_to_candidate(each, choice) for each in choice.ranked],
+        reckoned_at=choice.reckoned_at,
+    )
+
+
+def _to_candidate(ranked: Ranked, choice: Choice) -> wire.WhyCandidate:
+    candidate, slot = ranked.candidate, ranked.candidate.slot
+    return wire.WhyCandidate(
+        rank=ranked.rank,
+        chosen=ranked.chosen,
+        busy=ranked.busy,
+        slot=slot.name,
+        tier=slot.tier,
+        price_microcredits_per_hour=candidate.price_microcredits_per_hour,
+        speed_tflops=candidate.speed_tflops,
+        reliability=candidate.reliability,
+        points={line.scorer: line.points for line in ranked.lines if line.points},
+        total=ranked.total,
+        region=slot.region,
+        node_name=choice.node_names.get((slot.node_id, slot.name)),
     )
 
 
@@ -160,6 +213,15 @@ def _to_node_why(story: NodeStory) -> wire.NodeWhy:
             for each in found.gates
         ],
         lack=_to_lack(found.lack) if found.lack else None,
+        lower_floor=(
+            wire.WhyFloor(
+                floor_microcredits_per_hour=found.lower_floor.floor_microcredits_per_hour,
+                slice_count=found.lower_floor.slice_count,
+            )
+            if found.lower_floor
+            else None
+        ),
+        floor_microcredits_per_hour=node.floor_microcredits_per_hour,
         last_seen_at=node.last_seen_at,
     )
 

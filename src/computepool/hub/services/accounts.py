@@ -15,10 +15,12 @@ from computepool import entropy
 from computepool.core.accounts.roles import DEFAULT_ROLES, Role, SignUp
 from computepool.core.errors import Forbidden, InvalidRequest, NotFound, SignUpClosed, Unauthenticated
 from computepool.core.ids import AccountId, KeyId
+from computepool.core.jobs.order import PriorityClass
 from computepool.hub.config import HubSettings
 from computepool.hub.services.callers import KEY_PREFIX, AccountCaller, hash_secret
 from computepool.hub.store import accounts as account_store
 from computepool.hub.store import events as event_store
+from computepool.hub.store import hub as hub_store
 from computepool.hub.store import keys as key_store
 from computepool.hub.store.accounts import Account
 from computepool.hub.store.connect import Connection, Pool
@@ -29,6 +31,7 @@ LINK_SECONDS = 24 * 3_600
 SIGN_IN_KEY_SECONDS = 30 * 86_400
 PASSWORD_LENGTH = range(10, 1_001)
 KEYS_MAX = 200
+FAIR_WEIGHT_MIN, FAIR_WEIGHT_MAX = 0.01, 100.0
 
 _EMAIL = re.compile(r"[^@\s]{1,64}@[^@\s]{1,190}\Z")
 _hasher = PasswordHasher()
@@ -160,12 +163,16 @@ async def change_account(
     queued_slices_max: int | None,
     stored_bytes_max: int | None,
     calls_per_minute_max: int | None,
+    fair_weight: float | None = None,
+    priority_class_max: PriorityClass | None = None,
 ) -> Account:
     """What is None stays as it is."""
     if any(limit is not None and not 0 < limit < 1 << 31 for limit in (queued_slices_max, calls_per_minute_max)):
         raise InvalidRequest("A limit is a positive number below 2^31.")
     if stored_bytes_max is not None and not 0 < stored_bytes_max < 1 << 60:
         raise InvalidRequest("stored_bytes_max is a positive number below 2^60.")
+    if fair_weight is not None and not FAIR_WEIGHT_MIN <= fair_weight <= FAIR_WEIGHT_MAX:
+        raise InvalidRequest(f"fair_weight is a number from {FAIR_WEIGHT_MIN:g} to {FAIR_WEIGHT_MAX:g}.")
     if roles is not None and account_id == caller.account_id and Role.OPERATOR not in roles:
         raise Forbidden("You cannot take the role of operator from yourself.")
     async with pool.acquire() as conn, conn.transaction():
@@ -176,11 +183,16 @@ async def change_account(
             queued_slices_max=queued_slices_max,
             stored_bytes_max=stored_bytes_max,
             calls_per_minute_max=calls_per_minute_max,
+            fair_weight=fair_weight,
+            priority_class_max=priority_class_max,
         )
         account = await account_store.find_account(conn, account_id)
         if account is None:
             raise NotFound("There is no such account.")
         await event_store.record_events(conn, [NewEvent(kind="account_changed", account_id=account_id)])
+        if fair_weight is not None:
+            # Hubs remember what part of the fleet an account has; this makes them read it again.
+            await hub_store.record_topic(conn, "nodes")
     return account
 
 

@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from computepool import entropy
 from computepool.core.errors import ComputePoolError, InvalidRequest, NotFound, StaleLease
 from computepool.core.ids import AccountId, AttemptId, NodeId
 from computepool.core.jobs.cause import REPORTABLE, Cause
-from computepool.core.jobs.lease import Decision, Refusal, Report, decide_acknowledgement, decide_loss, decide_report
+from computepool.core.jobs.lease import Decision, Refusal, decide_acknowledgement, decide_loss, decide_report
+from computepool.core.jobs.lease import Report as ReportedEnd
 from computepool.core.jobs.manifest import manifest_sha256
 from computepool.core.jobs.spec import is_safe_relative_path, is_sha256
 from computepool.core.jobs.state import ATTEMPT_TERMINAL, AttemptState
 from computepool.hub.config import HubSettings
 from computepool.hub.services.callers import NodeCaller
 from computepool.hub.services.keyring import Keyring
-from computepool.hub.services.receipts import verify_receipt
-from computepool.hub.services.transitions import Snapshot, lock_snapshot
+from computepool.hub.services.stops import stop_poisonous
+from computepool.hub.services.transitions import OnEnd, Snapshot, ignore_end, lock_snapshot
 from computepool.hub.store import artifacts as artifact_store
 from computepool.hub.store import attempts as attempt_store
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store import logs as log_store
 from computepool.hub.store import nodes as node_store
-from computepool.hub.store.attempts import HeldAttempt, Reported, ReportRow
+from computepool.hub.store.attempts import HeldAttempt, ReceiptRow, ReportRow
 from computepool.hub.store.connect import Connection, Pool
-from computepool.hub.store.slices import SliceKey
-from computepool.wire.attempts import CompleteAnswer, CompleteRequest
+from computepool.wire.attempts import CompleteOutcome, Completion
+from computepool.wire.jobs import OutputFile
 
 OUTPUTS_MAX = 10_000
 MESSAGE_LENGTH_MAX = 2_000
 LOG_PIECE_BYTES_MAX = 262_144
+RECEIPT_LENGTH_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,148 +47,171 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
-    """A node's checked report of an attempt's end, on its way into the database."""
+class Report:
+    """A node's checked word on the end of one attempt, on its way into the database."""
 
     node_id: NodeId
-    request: CompleteRequest
+    completion: Completion
+    sha256: bytes
+    # The signed statement that covers it, shared by all reports of one call.
+    receipt: ReceiptRow | None
 
 
-def check_completion(keyring: Keyring, caller: NodeCaller, request: CompleteRequest) -> Completion:
-    """Everything that can be said about a report without looking anything up."""
+def check_completions(
+    keyring: Keyring, caller: NodeCaller, completions: Sequence[Completion], receipt: str
+) -> list[Report | ComputePoolError]:
+    """Everything that can be said about a call's reports without looking anything up.
+
+    Whether the receipt holds is found out later, by a sweeper: it costs more than all the rest, and nothing that it
+    guards happens before.
+    """
+    if len(receipt) > RECEIPT_LENGTH_MAX or "\0" in receipt:
+        raise InvalidRequest(f"A receipt has at most {RECEIPT_LENGTH_MAX:,} characters, none of them NUL.")
+    succeeded = any(completion.cause is None for completion in completions)
+    if succeeded and receipt.count(".") != 2:
+        raise InvalidRequest("A result needs a receipt: a JWT signed by the node; see the protocol page.")
+    row = ReceiptRow(entropy.new_id(), caller.node_id, receipt) if succeeded else None
+    return [_check_completion(keyring, caller, completion, row) for completion in completions]
+
+
+def _check_completion(
+    keyring: Keyring, caller: NodeCaller, completion: Completion, receipt: ReceiptRow | None
+) -> Report | ComputePoolError:
     # A forged secret and another node's attempt look the same from outside.
-    if not keyring.is_lease_secret(AttemptId(request.attempt_id), request.lease_secret):
-        raise StaleLease("This node holds no such lease. Forget the attempt.")
-    _check_report(request)
-    if request.cause is None:
-        if request.result_sha256 != manifest_sha256((o.path, o.sha256) for o in request.outputs):
-            raise InvalidRequest("result_sha256 is not the hash of the outputs' manifest; see the protocol page.")
-        verify_receipt(
-            request.receipt,
-            Ed25519PublicKey.from_public_bytes(caller.public_key),
-            hub_id=keyring.hub_id,
-            node_id=caller.node_id,
-            attempt_id=request.attempt_id,
-            result_sha256=request.result_sha256,
-        )
-    return Completion(caller.node_id, request)
+    if not keyring.is_lease_secret(AttemptId(completion.attempt_id), completion.lease_secret):
+        return StaleLease("This node holds no such lease. Forget the attempt.")
+    fault = _find_fault(completion)
+    if fault is not None:
+        return InvalidRequest(fault)
+    return Report(caller.node_id, completion, _digest(completion), receipt if completion.cause is None else None)
 
 
-async def finish_attempts(pool: Pool, completions: Sequence[Completion]) -> list[CompleteAnswer | ComputePoolError]:
-    """Judges completions together, in one transaction. A refusal of one is a value and never spoils the others."""
-    answers: list[CompleteAnswer | ComputePoolError] = []
+async def finish_attempts(
+    pool: Pool, reports: Sequence[Report], *, on_end: OnEnd = ignore_end
+) -> list[CompleteOutcome | ComputePoolError]:
+    """Judges reports together, in one transaction. A refusal of one is a value and never spoils the others."""
+    answers: list[CompleteOutcome | ComputePoolError] = []
     async with pool.acquire() as conn, conn.transaction():
-        reported = await attempt_store.list_reported(conn, {AttemptId(c.request.attempt_id) for c in completions})
-        snapshot = await lock_snapshot(conn, (r.key for r in reported.values()), attempt_ids=reported)
-        present = await _list_outputs(conn, completions, reported)
-        rows: list[ReportRow] = []
-        for completion in completions:
+        snapshot = await lock_snapshot(conn, (AttemptId(r.completion.attempt_id) for r in reports))
+        present = await _list_outputs(conn, reports, snapshot)
+        kept: set[UUID] = set()
+        for report in reports:
             try:
-                answer, row = _judge(snapshot, reported, present, completion)
+                outcome = _judge(snapshot, present, report)
             except ComputePoolError as refusal:
                 answers.append(refusal)
                 continue
-            answers.append(answer)
-            rows += [row] if row else []
-        if rows:
-            await attempt_store.record_reports(conn, rows)
+            answers.append(outcome)
+            if report.receipt is not None and report.receipt.id not in kept and not outcome.repeated:
+                kept.add(report.receipt.id)
+                snapshot.keep_receipt(report.receipt)
         await snapshot.write(conn)
         if snapshot.has_stopped:
-            await hub_store.notify(conn, "controls")
+            await hub_store.record_topic(conn, "controls")
+    on_end(snapshot.list_ended())
+    await stop_poisonous(pool, snapshot.list_poisonous_jobs(), on_end=on_end)
     return answers
 
 
 async def _list_outputs(
-    conn: Connection, completions: Sequence[Completion], reported: Mapping[AttemptId, Reported]
+    conn: Connection, reports: Sequence[Report], snapshot: Snapshot
 ) -> dict[tuple[AccountId, bytes], int]:
-    wanted = [
-        (reported[AttemptId(c.request.attempt_id)].account_id, bytes.fromhex(output.sha256))
-        for c in completions
-        if AttemptId(c.request.attempt_id) in reported
-        for output in c.request.outputs
-    ]
+    wanted = []
+    for report in reports:
+        attempt = snapshot.attempts.get(AttemptId(report.completion.attempt_id))
+        if attempt is not None and report.completion.outputs:
+            account_id = snapshot.get_account_id(attempt.job_id)
+            wanted += [(account_id, bytes.fromhex(output.sha256)) for output in report.completion.outputs]
     return await artifact_store.list_present(conn, wanted) if wanted else {}
 
 
-def _judge(
-    snapshot: Snapshot,
-    reported: Mapping[AttemptId, Reported],
-    present: Mapping[tuple[AccountId, bytes], int],
-    completion: Completion,
-) -> tuple[CompleteAnswer, ReportRow | None]:
-    """The answer, and what is to be recorded of the report unless it was given before."""
-    request = completion.request
-    attempt_id = AttemptId(request.attempt_id)
+def _judge(snapshot: Snapshot, present: Mapping[tuple[AccountId, bytes], int], report: Report) -> CompleteOutcome:
+    completion = report.completion
+    attempt_id = AttemptId(completion.attempt_id)
     attempt = snapshot.attempts.get(attempt_id)
-    if attempt is None or attempt.node_id != completion.node_id:
+    if attempt is None or attempt.node_id != report.node_id:
         raise StaleLease("This node holds no such lease. Forget the attempt.")
-    key = reported[attempt_id].key
-    report = Report(request.exit_code, request.cause, _digest(request))
-    decision = decide_report(snapshot.slices[key], attempt, snapshot.list_live(key, but=attempt_id), report)
+    key = (attempt.job_id, attempt.slice_index)
+    claim = ReportedEnd(completion.exit_code, completion.cause, report.sha256)
+    decision = decide_report(snapshot.slices[key], attempt, snapshot.list_live(key, but=attempt_id), claim)
     if isinstance(decision, Refusal):
         raise StaleLease(f"The result came too late: {decision.reason}. Forget the attempt.")
-    answer = CompleteAnswer(accepted=decision.accepted, repeated=decision.repeated)
-    if decision.repeated:
-        return answer, None
-    if request.cause is None:
-        _check_outputs(request, reported[attempt_id].account_id, present)
-    snapshot.take(decision)
-    return answer, _to_row(request)
+    if not decision.repeated:
+        if completion.cause is None:
+            _check_outputs(completion, snapshot.get_account_id(attempt.job_id), present)
+        snapshot.take(decision, report=_to_row(report))
+    return CompleteOutcome(accepted=decision.accepted, repeated=decision.repeated)
 
 
 def _check_outputs(
-    request: CompleteRequest, account_id: AccountId, present: Mapping[tuple[AccountId, bytes], int]
+    completion: Completion, account_id: AccountId, present: Mapping[tuple[AccountId, bytes], int]
 ) -> None:
     # One content may stand under several names, each with a size of its own to be checked.
-    missing = [o.path for o in request.outputs if present.get((account_id, bytes.fromhex(o.sha256))) != o.size_bytes]
+    missing = [
+        o.path for o in completion.outputs if present.get((account_id, bytes.fromhex(o.sha256))) != o.size_bytes
+    ]
     if missing:
         raise InvalidRequest("Outputs were not uploaded, or with another size: " + ", ".join(sorted(missing)[:5]))
 
 
-def _check_report(request: CompleteRequest) -> None:
-    if request.cause is not None and request.cause not in REPORTABLE:
-        raise InvalidRequest(f"A node cannot report the cause {request.cause.value}.")
-    if request.cause is None and request.exit_code != 0:
-        raise InvalidRequest("Success means exit_code 0; otherwise give a cause.")
-    if len(request.outputs) > OUTPUTS_MAX:
-        raise InvalidRequest(f"More than {OUTPUTS_MAX:,} output files; pack them into an archive.")
-    if request.usage.run_seconds < 0 or request.usage.cpu_seconds < 0 or request.usage.memory_bytes_peak < 0:
-        raise InvalidRequest("Usage cannot be negative.")
-    if request.exit_code is not None and not -1_000 <= request.exit_code <= 1_000:
-        raise InvalidRequest("exit_code is out of any range that a program can end with.")
-    if "\0" in request.receipt:
-        # Stored unread with a failure: the database would refuse it, and with it the whole batch.
-        raise InvalidRequest("The receipt contains a NUL character.")
-    if not all(is_sha256(output.sha256) and output.size_bytes >= 0 for output in request.outputs):
-        raise InvalidRequest("Every output needs its sha256 as 64 lower-case hex digits, and its size.")
-    paths = [output.path for output in request.outputs]
+def _find_fault(completion: Completion) -> str | None:
+    usage, outputs = completion.usage, completion.outputs
+    if completion.cause is not None and completion.cause not in REPORTABLE:
+        return f"A node cannot report the cause {completion.cause.value}."
+    if completion.cause is None and completion.exit_code != 0:
+        return "Success means exit_code 0; otherwise give a cause."
+    if usage.run_seconds < 0 or usage.cpu_seconds < 0 or usage.memory_bytes_peak < 0:
+        return "Usage cannot be negative."
+    if completion.exit_code is not None and not -1_000 <= completion.exit_code <= 1_000:
+        return "exit_code is out of any range that a program can end with."
+    if outputs and (fault := _find_output_fault(outputs)):
+        return fault
+    if completion.cause is None and completion.result_sha256 != _manifest(outputs):
+        return "result_sha256 is not the hash of the outputs' manifest; see the protocol page."
+    return None
+
+
+def _find_output_fault(outputs: Sequence[OutputFile]) -> str | None:
+    if len(outputs) > OUTPUTS_MAX:
+        return f"More than {OUTPUTS_MAX:,} output files; pack them into an archive."
+    if not all(is_sha256(output.sha256) and output.size_bytes >= 0 for output in outputs):
+        return "Every output needs its sha256 as 64 lower-case hex digits, and its size."
+    paths = [output.path for output in outputs]
     if len(set(paths)) != len(paths) or not all(is_safe_relative_path(path) for path in paths):
-        raise InvalidRequest("Output paths must be relative, without '..', each once.")
+        return "Output paths must be relative, without '..', each once."
+    return None
 
 
-def _digest(request: CompleteRequest) -> bytes:
+_EMPTY_MANIFEST = manifest_sha256(())
+
+
+def _manifest(outputs: Sequence[OutputFile]) -> str:
+    return manifest_sha256((o.path, o.sha256) for o in outputs) if outputs else _EMPTY_MANIFEST
+
+
+def _digest(completion: Completion) -> bytes:
     """What makes two completions the same. The boot may differ: the agent may have restarted in between."""
     same = (
-        request.attempt_id,
-        request.exit_code,
-        request.cause,
-        request.result_sha256,
-        [(o.path, o.sha256) for o in request.outputs],
+        completion.attempt_id,
+        completion.exit_code,
+        completion.cause,
+        completion.result_sha256,
+        [(o.path, o.sha256) for o in completion.outputs],
     )
     return hashlib.sha256(msgspec.json.encode(same)).digest()
 
 
-def _to_row(request: CompleteRequest) -> ReportRow:
+def _to_row(report: Report) -> ReportRow:
+    completion = report.completion
     return ReportRow(
-        id=AttemptId(request.attempt_id),
-        exit_code=request.exit_code,
-        message=request.message[:MESSAGE_LENGTH_MAX].replace("\0", ""),
-        run_seconds=request.usage.run_seconds,
-        cpu_seconds=request.usage.cpu_seconds,
-        memory_bytes_peak=min(request.usage.memory_bytes_peak, 1 << 62),
-        outputs=[msgspec.to_builtins(output) for output in request.outputs],
-        result_sha256=bytes.fromhex(request.result_sha256) if request.cause is None else None,
-        receipt=request.receipt or None,
+        exit_code=completion.exit_code,
+        message=completion.message[:MESSAGE_LENGTH_MAX].replace("\0", ""),
+        run_seconds=completion.usage.run_seconds,
+        cpu_seconds=completion.usage.cpu_seconds,
+        memory_bytes_peak=min(completion.usage.memory_bytes_peak, 1 << 62),
+        outputs=[msgspec.to_builtins(output) for output in completion.outputs],
+        result_sha256=bytes.fromhex(completion.result_sha256) if completion.cause is None else None,
+        receipt_id=report.receipt.id if report.receipt is not None else None,
     )
 
 
@@ -203,35 +228,45 @@ async def record_beats(pool: Pool, beats: Sequence[Beat], *, lease_seconds: floa
         await node_store.see_nodes(conn, {beat.node_id for beat in beats})
 
 
-async def _acknowledge(conn: Connection, keys: Mapping[AttemptId, SliceKey]) -> None:
+async def _acknowledge(conn: Connection, attempt_ids: Sequence[AttemptId]) -> None:
     async with conn.transaction():
-        snapshot = await lock_snapshot(conn, keys.values(), attempt_ids=keys)
-        for attempt_id, key in keys.items():
-            decision = decide_acknowledgement(snapshot.slices[key], snapshot.attempts[attempt_id])
+        snapshot = await lock_snapshot(conn, attempt_ids)
+        for attempt_id in attempt_ids:
+            attempt = snapshot.attempts[attempt_id]
+            decision = decide_acknowledgement(snapshot.slices[attempt.job_id, attempt.slice_index], attempt)
             if isinstance(decision, Decision):
                 snapshot.take(decision)
         await snapshot.write(conn)
 
 
-async def reap_leases(pool: Pool, *, grace_seconds: float, limit: int) -> int:
+async def reap_leases(pool: Pool, *, grace_seconds: float, limit: int, on_end: OnEnd = ignore_end) -> int:
     """Gives away what silent nodes hold. Returns how many attempts were lost."""
     async with pool.acquire() as conn, conn.transaction():
         overdue = await attempt_store.list_overdue(conn, grace_seconds=grace_seconds, limit=limit)
         if not overdue:
             return 0
-        snapshot = await lock_snapshot(conn, overdue.values(), attempt_ids=overdue)
-        now = await hub_store.get_now(conn)
-        lost = 0
-        for attempt_id, key in overdue.items():
-            # The node may have been heard between the look and the lock.
-            if snapshot.expires_at[attempt_id] > now - timedelta(seconds=grace_seconds):
-                continue
-            decision = decide_loss(snapshot.slices[key], snapshot.attempts[attempt_id], Cause.NODE_VANISHED)
-            if isinstance(decision, Decision):
-                snapshot.take(decision)
-                lost += 1
+        snapshot = await lock_snapshot(conn, overdue)
+        assert snapshot.now is not None
+        last_moment = snapshot.now - timedelta(seconds=grace_seconds)
+        # The node may have been heard between the look and the lock.
+        lost = take_losses(snapshot, [id for id in overdue if snapshot.expires_at(id) <= last_moment])
         await snapshot.write(conn)
         await hub_store.notify(conn, "queue")
+    on_end(snapshot.list_ended())
+    await stop_poisonous(pool, snapshot.list_poisonous_jobs(), on_end=on_end)
+    return lost
+
+
+def take_losses(snapshot: Snapshot, attempt_ids: Iterable[AttemptId]) -> int:
+    """Nobody is working on these any more. Returns how many that is news of."""
+    lost = 0
+    for attempt_id in attempt_ids:
+        attempt = snapshot.attempts[attempt_id]
+        slice_ = snapshot.slices[attempt.job_id, attempt.slice_index]
+        decision = decide_loss(slice_, attempt, Cause.NODE_VANISHED)
+        if isinstance(decision, Decision):
+            snapshot.take(decision)
+            lost += 1
     return lost
 
 

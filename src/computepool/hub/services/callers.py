@@ -15,6 +15,7 @@ from computepool import clock
 from computepool.core.accounts.roles import Role, effective_roles
 from computepool.core.errors import AccountSuspended, NodeRemoved, Unauthenticated
 from computepool.core.ids import AccountId, KeyId, NodeId
+from computepool.core.jobs.order import PriorityClass
 from computepool.core.nodes.state import NodeState
 from computepool.hub.services.keyring import NODE_TOKEN_TYPE, Keyring
 from computepool.hub.store import accounts as account_store
@@ -33,14 +34,16 @@ class AccountCaller:
     key_id: KeyId
     roles: frozenset[Role]
     calls_per_minute_max: int
+    # The highest class that the account's jobs may ask for.
+    priority_class_max: PriorityClass = PriorityClass.NORMAL
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCaller:
     node_id: NodeId
     account_id: AccountId
-    # Raw Ed25519: what the node's receipts are checked with.
-    public_key: bytes
+    # As it was a few seconds ago at most.
+    state: NodeState = NodeState.ACTIVE
 
 
 def hash_secret(secret: str) -> bytes:
@@ -72,6 +75,7 @@ class Callers:
             row.key_id,
             effective_roles(row.account_roles, row.key_roles),
             row.calls_per_minute_max,
+            row.priority_class_max,
         )
         self._used_keys.add(row.key_id)
         self._remember(digest, caller)
@@ -94,13 +98,16 @@ class Callers:
             raise NodeRemoved("The owner has removed this node. Enrol it again with a new key pair.")
         if owner.suspended_at is not None:
             raise AccountSuspended("The account of this node's owner is suspended. Ask the hub's operator.")
-        caller = NodeCaller(node_id, node.account_id, node.public_key)
+        caller = NodeCaller(node_id, node.account_id, node.state)
         self._remember(digest, caller)
         return caller
 
     def forget_all(self) -> None:
         """After a revocation on this hub there is no reason to wait."""
         self._remembered.clear()
+
+    def forget_nodes(self) -> None:
+        self._remembered = {k: v for k, v in self._remembered.items() if not isinstance(v[1], NodeCaller)}
 
     async def flush_used_keys(self) -> None:
         used, self._used_keys = self._used_keys, set()

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import jwt
+import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from computepool import clock, entropy
@@ -147,7 +148,14 @@ def _read_header(token: str, typ: str) -> dict[str, Any]:
 
 
 def _encode(claims: Mapping[str, Any], key: SigningKey, typ: str) -> str:
-    return jwt.encode(dict(claims), key.private, algorithm=ALGORITHM, headers={"kid": key.kid, "typ": typ})
+    """A compact JWS (RFC 7515). PyJWT does the same in twice the time, and every answer to a node needs one."""
+    header = msgspec.json.encode({"alg": ALGORITHM, "kid": key.kid, "typ": typ})
+    signed = _to_base64_bytes(header) + b"." + _to_base64_bytes(msgspec.json.encode(claims))
+    return (signed + b"." + _to_base64_bytes(key.private.sign(signed))).decode()
+
+
+def _to_base64_bytes(raw: bytes) -> bytes:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=")
 
 
 def _to_signing(row: store.HubKeyRow) -> SigningKey:

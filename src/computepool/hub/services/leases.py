@@ -1,157 +1,180 @@
-"""Grants leases: takes the heads of the queue, lets core pair them with free slots, writes the attempts."""
+"""Grants leases: takes the heads of the queue, lets core pair them with free slots, writes the attempts; and words
+what the nodes are told."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence, Set
+from collections import OrderedDict
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
 import msgspec
 
 from computepool import clock, entropy
-from computepool.core.ids import AttemptId, JobId, ShapeId
+from computepool.core.ids import AccountId, AttemptId, JobId
 from computepool.core.jobs.lease import Attempt
-from computepool.core.jobs.ranges import to_ranges
 from computepool.core.jobs.spec import SCRIPT_FILE_NAME
-from computepool.core.placement.place import Head, Pair, list_feasible, place
-from computepool.core.placement.shape import Shape
-from computepool.core.placement.slot import Slot
+from computepool.core.placement.rounds import Pair, Round, Wish
 from computepool.hub.config import HubSettings
 from computepool.hub.services.keyring import JOB_TOKEN_TYPE, Keyring
 from computepool.hub.store import attempts as attempt_store
-from computepool.hub.store import events as event_store
-from computepool.hub.store import hub as hub_store
 from computepool.hub.store import jobs as job_store
-from computepool.hub.store import shapes as shape_store
 from computepool.hub.store import slices as slice_store
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Connection, Pool
-from computepool.hub.store.events import NewEvent
-from computepool.hub.store.jobs import JobOrder
-from computepool.hub.store.slices import TakenHead
-from computepool.wire.attempts import Assignment, RunOrder
+from computepool.wire.attempts import Assignment, NextAnswer, RunOrder
 from computepool.wire.jobs import JobSpec
 
 # Leases granted by one transaction at most.
 GRANTS_MAX = 512
-ORDERS_REMEMBERED_MAX = 2_000
+# How often one round asks for further heads before it leaves the rest to the next.
+LOOKS_MAX = 6
+# What recent jobs ask to run is kept up to this many bytes of it.
+ORDERS_BYTES_MAX = 64_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What an assignment needs to know of a job; never changes."""
+
+    account_id: AccountId
+    spec: JobSpec
+    slice_count: int
+    wall_seconds: int
+    wish: Wish
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What a round came to: leases that were written, and pairs whose slot or slice somebody else had."""
+
+    grants: list[Grant]
+    refused: list[Pair]
 
 
 class Leases:
-    """Remembers what never changes (shapes, and what recent jobs ask to run), so that a grant need not load it."""
-
-    def __init__(self, pool: Pool, keyring: Keyring, settings: HubSettings) -> None:
+    def __init__(self, pool: Pool, keyring: Keyring, settings: HubSettings, *, weight_sets: Set[str]) -> None:
         self._pool = pool
         self._keyring = keyring
         self._settings = settings
-        self._shapes: dict[ShapeId, Shape] = {}
-        self._orders: OrderedDict[JobId, _Order] = OrderedDict()
+        self._weight_sets = weight_sets
+        self._orders: OrderedDict[JobId, Order] = OrderedDict()
+        self._orders_bytes = 0
+        # Transactions under way that need the orders they have loaded.
+        self._granting = 0
 
-    async def grant(self, free: Sequence[Slot]) -> list[Grant]:
-        """Leases to fill these slots with, as far as the queue reaches. Committed when this returns."""
-        async with self._pool.acquire() as conn, conn.transaction():
-            shapes = await self._list_backlog(conn)
-            counts = list_feasible(shapes, free)
-            if not counts:
-                return []
-            wanted = {shape_id: min(count, GRANTS_MAX) for shape_id, count in counts.items()}
-            now = await hub_store.get_now(conn)
-            while True:
-                taken = await slice_store.take_heads(conn, wanted)
-                pairs = place([t.head for t in taken], shapes, free, now=now)
-                wanted = _look_further(wanted, [t.head for t in taken], pairs, len(free))
-                if not wanted:
-                    return await self._write(conn, pairs[:GRANTS_MAX], taken)
+    async def grant(
+        self, round_: Round, *, expected_seconds: Callable[[AccountId], float], alone: bool = False
+    ) -> Granted:
+        """Fills slots as far as the queue reaches. Committed when this returns; undone in memory if it raises.
 
-    async def _list_backlog(self, conn: Connection) -> dict[ShapeId, Shape]:
-        backlog = await shape_store.list_backlogged(conn)
-        unknown = [shape_id for shape_id in backlog if shape_id not in self._shapes]
-        if unknown:
-            self._shapes.update(await shape_store.list_shapes(conn, unknown))
-        return {shape_id: self._shapes[shape_id] for shape_id in backlog}
+        The heads are locked while they are paired, so that hubs do not all plan for the same ones. A hub that is
+        `alone` saves itself that: what it writes is guarded anyway.
+        """
+        self.forget_oldest()
+        self._granting += 1
+        try:
+            async with self._pool.acquire() as conn:
+                if alone:
+                    return await self._grant(conn, round_, expected_seconds)
+                async with conn.transaction():
+                    return await self._grant(conn, round_, expected_seconds)
+        except BaseException:
+            round_.undo()
+            raise
+        finally:
+            self._granting -= 1
 
-    async def _write(self, conn: Connection, pairs: Sequence[Pair], taken: Sequence[TakenHead]) -> list[Grant]:
-        counts = {(t.head.job_id, t.head.slice_index): t.attempt_count for t in taken}
-        grants = [
+    async def _grant(
+        self, conn: Connection, round_: Round, expected_seconds: Callable[[AccountId], float]
+    ) -> Granted:
+        await self._look(conn, round_)
+        return await self._write(conn, round_.pairs, expected_seconds) if round_.pairs else Granted([], [])
+
+    async def _look(self, conn: Connection, round_: Round) -> None:
+        for _ in range(LOOKS_MAX):
+            takes = round_.list_takes()
+            if not takes:
+                return
+            heads, now = await slice_store.take_heads(conn, takes)
+            if now is None:
+                now = clock.now()
+            job_ids = {head.job_id for head in heads}
+            await self._load_orders(conn, job_ids)
+            round_.pair(takes, heads, {id: self.wish_of(id) for id in job_ids}, now=now)
+
+    async def _write(
+        self, conn: Connection, pairs: Sequence[Pair], expected_seconds: Callable[[AccountId], float]
+    ) -> Granted:
+        planned = [
             Grant(
                 id=AttemptId(entropy.new_id()),
+                account_id=pair.head.run.account_id,
                 job_id=pair.head.job_id,
                 slice_index=pair.head.slice_index,
-                number=counts[(pair.head.job_id, pair.head.slice_index)] + 1,
-                node_id=pair.slot.node_id,
-                slot=pair.slot.name,
+                number=pair.head.attempt_count + 1,
+                node_id=pair.candidate.slot.node_id,
+                slot=pair.candidate.slot.name,
+                expected_seconds=self.expect(pair.head.job_id, pair.head.run.account_id, expected_seconds),
             )
             for pair in pairs
         ]
-        if not grants:
-            return []
-        inserted = await attempt_store.insert_attempts(conn, grants, lease_seconds=self._settings.lease_seconds)
-        granted = [grant for grant in grants if grant.id in inserted]
-        if not granted:
-            return []
-        await slice_store.lease_slices(conn, [(g.job_id, g.slice_index, g.number) for g in granted])
-        job_ids = {g.job_id for g in granted}
-        await job_store.start_jobs(conn, job_ids)
-        await self._load_orders(conn, job_ids)
-        await event_store.record_events(conn, [self._to_event(job_id, granted) for job_id in sorted(job_ids)])
-        return granted
+        inserted = await attempt_store.insert_leases(conn, planned, lease_seconds=self._settings.lease_seconds)
+        grants = [grant for grant in planned if grant.id in inserted]
+        refused = [pair for pair, grant in zip(pairs, planned, strict=True) if grant.id not in inserted]
+        return Granted(grants, refused)
 
-    def _to_event(self, job_id: JobId, granted: Sequence[Grant]) -> NewEvent:
-        indexes = [g.slice_index for g in granted if g.job_id == job_id]
-        return NewEvent(
-            kind="slices_leased",
-            account_id=self._orders[job_id].order.account_id,
-            job_id=job_id,
-            body={"slices": to_ranges(indexes)},
+    def expect(self, job_id: JobId, account_id: AccountId, expected_seconds: Callable[[AccountId], float]) -> float:
+        """What the account is charged for a slice of this job until it is known better."""
+        return min(expected_seconds(account_id), self._orders[job_id].wall_seconds)
+
+    # What nodes are told
+
+    async def answer(self, leased: Sequence[Grant | Attempt]) -> NextAnswer:
+        """What one node is told; the same again when an answer was lost on its way."""
+        unknown = {lease.job_id for lease in leased if lease.job_id not in self._orders}
+        if unknown:
+            async with self._pool.acquire() as conn:
+                await self._load_orders(conn, unknown)
+        known = [lease for lease in leased if lease.job_id in self._orders]
+        orders = [msgspec.json.encode(self._to_run_order(lease, self._orders[lease.job_id])) for lease in known]
+        return NextAnswer(
+            assignments=[
+                Assignment(
+                    attempt_id=lease.id,
+                    slot=lease.slot,
+                    lease_secret=self._keyring.lease_secret(lease.id),
+                    lease_seconds=self._settings.lease_seconds,
+                    order=order.decode(),
+                )
+                for lease, order in zip(known, orders, strict=True)
+            ],
+            token=self._sign(known, orders) if known else "",
         )
 
-    async def make_assignments(self, leased: Sequence[Grant | Attempt]) -> list[Assignment]:
-        """What the node is told; the same again when an answer was lost on its way."""
-        async with self._pool.acquire() as conn:
-            await self._load_orders(conn, {lease.job_id for lease in leased})
-        return [self._to_assignment(lease) for lease in leased if lease.job_id in self._orders]
-
-    async def _load_orders(self, conn: Connection, job_ids: Set[JobId]) -> None:
-        """After this the orders of these jobs are at hand; the others that were not needed for longest go."""
-        unknown = [job_id for job_id in job_ids if job_id not in self._orders]
-        if unknown:
-            for job_id, order in (await job_store.list_orders(conn, unknown)).items():
-                self._orders[job_id] = _Order(order, msgspec.convert(order.spec, JobSpec))
-        for job_id in job_ids & self._orders.keys():
-            self._orders.move_to_end(job_id)
-        while len(self._orders) > max(ORDERS_REMEMBERED_MAX, len(job_ids)):
-            self._orders.popitem(last=False)
-
-    def _to_assignment(self, lease: Grant | Attempt) -> Assignment:
-        order = msgspec.json.encode(self._to_order(lease, self._orders[lease.job_id]))
-        attempt_id = lease.id
+    def _sign(self, leased: Sequence[Grant | Attempt], orders: Sequence[bytes]) -> str:
         now = int(clock.unix_seconds())
         claims = {
             "iss": str(self._keyring.hub_id),
-            "aud": str(lease.node_id),
-            "jti": str(attempt_id),
+            "aud": str(leased[0].node_id),
+            "jti": entropy.new_secret(12),
             "iat": now,
             "exp": now + self._settings.job_token_seconds,
-            "order_sha256": hashlib.sha256(order).hexdigest(),
+            "orders": {
+                str(lease.id): hashlib.sha256(order).hexdigest() for lease, order in zip(leased, orders, strict=True)
+            },
         }
-        return Assignment(
-            attempt_id=attempt_id,
-            slot=lease.slot,
-            lease_secret=self._keyring.lease_secret(attempt_id),
-            lease_seconds=self._settings.lease_seconds,
-            token=self._keyring.sign(claims, typ=JOB_TOKEN_TYPE),
-            order=order.decode(),
-        )
+        return self._keyring.sign(claims, typ=JOB_TOKEN_TYPE)
 
-    def _to_order(self, lease: Grant | Attempt, job: _Order) -> RunOrder:
-        spec = job.spec
+    def _to_run_order(self, lease: Grant | Attempt, order: Order) -> RunOrder:
+        spec = order.spec
         need = spec.requirements
         return RunOrder(
             attempt_id=lease.id,
             job_id=lease.job_id,
             slice_index=lease.slice_index,
-            slice_count=job.order.slice_count,
+            slice_count=order.slice_count,
             attempt_number=lease.number,
             slot=lease.slot,
             command=spec.command or ("python3", SCRIPT_FILE_NAME),
@@ -162,29 +185,48 @@ class Leases:
             cores=need.cores,
             ram_bytes=need.ram_bytes,
             disk_bytes=need.disk_bytes,
-            wall_seconds=job.order.wall_seconds,
+            wall_seconds=order.wall_seconds,
             log_bytes=self._settings.log_bytes_max,
             isolation=need.isolation,
         )
 
+    # What is remembered of jobs
 
-def _look_further(
-    wanted: Mapping[ShapeId, int], heads: Sequence[Head], pairs: Sequence[Pair], free_count: int
-) -> dict[ShapeId, int]:
-    """How many heads to take when those in front keep away from the nodes that are free; empty when it is enough.
+    def remember(self, job_id: JobId, order: Order) -> None:
+        """Saves loading it when its first slice is granted, which is often at once."""
+        # Nodes that ask at the same moment load the same job twice.
+        earlier = self._orders.get(job_id)
+        self._orders_bytes += order.size_bytes - (earlier.size_bytes if earlier is not None else 0)
+        self._orders[job_id] = order
 
-    The slices behind them may have nothing against these nodes.
-    """
-    placed = {(pair.head.job_id, pair.head.slice_index) for pair in pairs}
-    shy = {h.shape_id for h in heads if h.avoid_node_id and (h.job_id, h.slice_index) not in placed}
-    if not shy or len(pairs) >= free_count:
-        return {}
-    counts = Counter(head.shape_id for head in heads)
-    more = {id for id in shy if counts[id] >= wanted[id] and wanted[id] < GRANTS_MAX}
-    return {id: min(GRANTS_MAX, 4 * k) if id in more else k for id, k in wanted.items()} if more else {}
+    def forget_oldest(self) -> None:
+        """Between transactions, never within one: what it has loaded must stay at hand."""
+        while self._orders_bytes > ORDERS_BYTES_MAX and not self._granting:
+            _, oldest = self._orders.popitem(last=False)
+            self._orders_bytes -= oldest.size_bytes
+
+    async def _load_orders(self, conn: Connection, job_ids: Set[JobId]) -> None:
+        """After this the orders of these jobs are at hand."""
+        known = job_ids & self._orders.keys()
+        for job_id in known:
+            self._orders.move_to_end(job_id)
+        unknown = job_ids - known
+        if unknown:
+            for job_id, row in (await job_store.list_orders(conn, unknown)).items():
+                raw = msgspec.json.encode(row.spec)
+                spec = msgspec.json.decode(raw, type=JobSpec)
+                wish = Wish(row.prefer, row.weight_set)
+                self.remember(
+                    job_id, Order(row.account_id, spec, row.slice_count, row.wall_seconds, wish, size_order(len(raw)))
+                )
+
+    def wish_of(self, job_id: JobId) -> Wish:
+        """Of a job whose order is at hand."""
+        wish = self._orders[job_id].wish
+        # A set that the operator has taken away since the job was submitted.
+        return wish if wish.weight_set in self._weight_sets else Wish(wish.prefer, min(self._weight_sets))
 
 
-@dataclass(frozen=True, slots=True)
-class _Order:
-    order: JobOrder
-    spec: JobSpec
+def size_order(spec_length: int) -> int:
+    """Roughly what an order takes in memory."""
+    return 1_500 + 2 * spec_length

@@ -23,14 +23,22 @@ from computepool.core.errors import (
     Unauthenticated,
 )
 from computepool.core.ids import AttemptId, NodeId
-from computepool.core.jobs.cause import Cause
-from computepool.core.jobs.lease import Decision, decide_loss, next_boot
-from computepool.core.nodes.slots import GpuCard, Machine, cut_into_slots, list_machine_faults
+from computepool.core.jobs.lease import next_boot
+from computepool.core.nodes.slots import (
+    GpuCard,
+    Machine,
+    cut_into_slots,
+    list_declared_tflops,
+    list_machine_faults,
+)
 from computepool.core.nodes.state import NodeState, change_node
+from computepool.core.placement.price import PRICE_MICROCREDITS_MAX
 from computepool.hub.config import HubSettings
+from computepool.hub.services.attempts import take_losses
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.keyring import NODE_TOKEN_TYPE, Keyring, decode_token, from_base64
-from computepool.hub.services.transitions import lock_snapshot
+from computepool.hub.services.stops import stop_poisonous
+from computepool.hub.services.transitions import OnEnd, ignore_end, lock_snapshot
 from computepool.hub.store import attempts as attempt_store
 from computepool.hub.store import events as event_store
 from computepool.hub.store import hub as hub_store
@@ -66,6 +74,7 @@ async def enrol_node(pool: Pool, settings: HubSettings, caller: AccountCaller, r
         faults.append("a name is over-long or contains a NUL character")
     if not 1 <= len(request.name) <= 100:
         faults.append("name has 1 to 100 characters")
+    faults += _list_floor_faults(request.floor_microcredits_per_hour)
     if faults:
         raise InvalidRequest("The node cannot be enrolled: " + "; ".join(faults) + ".")
     async with pool.acquire() as conn, conn.transaction():
@@ -80,10 +89,16 @@ async def enrol_node(pool: Pool, settings: HubSettings, caller: AccountCaller, r
             region=request.region,
             hardware=msgspec.to_builtins(request.hardware),
             agent_version=request.agent_version[:50],
+            floor_microcredits_per_hour=request.floor_microcredits_per_hour,
         )
         if node_id is None:
             raise Conflict("This key pair belongs to another or a removed node. Make a new one and enrol again.")
-        await node_store.replace_slots(conn, node_id=node_id, slots=cut_into_slots(node_id, machine))
+        await node_store.replace_slots(
+            conn,
+            node_id=node_id,
+            slots=cut_into_slots(node_id, machine),
+            declared_tflops=list_declared_tflops(machine),
+        )
         await event_store.record_events(
             conn, [NewEvent(kind="node_enrolled", account_id=caller.account_id, node_id=node_id)]
         )
@@ -125,15 +140,17 @@ async def verify_assertion(pool: Pool, keyring: Keyring, assertion: str) -> Node
     return node_id
 
 
-async def record_boot(pool: Pool, node_id: NodeId, boot_id: UUID, running: frozenset[AttemptId]) -> bool:
+async def record_boot(
+    pool: Pool, node_id: NodeId, boot_id: UUID, running: frozenset[AttemptId], *, on_end: OnEnd = ignore_end
+) -> bool:
     """A call of a boot that this hub has not seen. True when it is a new start of the agent.
 
     What the new agent does not list is lost, and lost at once: nobody is working on it any more.
     """
     async with pool.acquire() as conn, conn.transaction():
-        live = {a.id: a for a in await attempt_store.list_live_by_nodes(conn, [node_id])}
-        missing = {id: (a.job_id, a.slice_index) for id, a in live.items() if id not in running}
-        snapshot = await lock_snapshot(conn, missing.values(), attempt_ids=missing)
+        live = [attempt.id for attempt in await attempt_store.list_live_by_nodes(conn, [node_id])]
+        missing = [attempt_id for attempt_id in live if attempt_id not in running]
+        snapshot = await lock_snapshot(conn, missing)
         # The node's row comes after slices and attempts in the order of locks.
         node = await node_store.lock_node(conn, node_id)
         if node is None or node.state is NodeState.REMOVED:
@@ -144,16 +161,15 @@ async def record_boot(pool: Pool, node_id: NodeId, boot_id: UUID, running: froze
         if boots[0] == node.boot_id:
             return False
         await node_store.set_boot(conn, id=node_id, boot_id=boots[0], past_boot_ids=boots[1])
-        for attempt_id, key in missing.items():
-            decision = decide_loss(snapshot.slices[key], snapshot.attempts[attempt_id], Cause.NODE_VANISHED)
-            if isinstance(decision, Decision):
-                snapshot.take(decision)
+        take_losses(snapshot, missing)
         await snapshot.write(conn)
         await event_store.record_events(
             conn, [NewEvent(kind="node_booted", account_id=node.account_id, node_id=node_id)]
         )
         if missing:
             await hub_store.notify(conn, "queue")
+    on_end(snapshot.list_ended())
+    await stop_poisonous(pool, snapshot.list_poisonous_jobs(), on_end=on_end)
     return True
 
 
@@ -170,7 +186,34 @@ async def change_node_state(pool: Pool, caller: AccountCaller, node_id: NodeId, 
             await event_store.record_events(
                 conn, [NewEvent(kind=f"node_{state.value}", account_id=node.account_id, node_id=node_id)]
             )
-            await hub_store.notify(conn, "controls")
+            await hub_store.record_topic(conn, "nodes")
+    return await get_node(pool, caller, node_id)
+
+
+async def set_floor(
+    pool: Pool, caller: AccountCaller, node_id: NodeId, floor_microcredits_per_hour: int
+) -> NodeWithSlots:
+    """The least that a slot of this node is lent for from now on. What runs goes on as it was given."""
+    faults = _list_floor_faults(floor_microcredits_per_hour)
+    if faults:
+        raise InvalidRequest(f"The floor cannot be set: {faults[0]}.")
+    async with pool.acquire() as conn, conn.transaction():
+        node = await node_store.lock_node(conn, node_id)
+        if node is None or not _may_see(caller, node):
+            raise NotFound("There is no such node.")
+        if node.state is NodeState.REMOVED:
+            raise Conflict("A node that is removed lends nothing any more.")
+        if floor_microcredits_per_hour != node.floor_microcredits_per_hour:
+            await node_store.set_floor(conn, id=node_id, floor_microcredits_per_hour=floor_microcredits_per_hour)
+            body = {
+                "floor_microcredits_per_hour": floor_microcredits_per_hour,
+                "before": node.floor_microcredits_per_hour,
+            }
+            await event_store.record_events(
+                conn, [NewEvent(kind="node_floor_set", account_id=node.account_id, node_id=node_id, body=body)]
+            )
+            # Hubs remember what a slot asks for; this makes them read it again.
+            await hub_store.record_topic(conn, "nodes")
     return await get_node(pool, caller, node_id)
 
 
@@ -198,6 +241,15 @@ async def _with_slots(conn: Connection, nodes: list[Node]) -> list[NodeWithSlots
     return [NodeWithSlots(node, [s for s in slots if s.slot.node_id == node.id]) for node in nodes]
 
 
+def _list_floor_faults(floor: int) -> list[str]:
+    if 0 <= floor <= PRICE_MICROCREDITS_MAX:
+        return []
+    return [
+        f"floor_microcredits_per_hour is {floor}; it is at least 0 and at most {PRICE_MICROCREDITS_MAX:,} "
+        "(a credit is 1,000,000)"
+    ]
+
+
 def _check_public_key(text: str) -> bytes:
     try:
         raw = from_base64(text)
@@ -210,11 +262,12 @@ def _check_public_key(text: str) -> bytes:
 def _to_machine(request: EnrolNode) -> Machine:
     hardware = request.hardware
     return Machine(
-        gpus=[GpuCard(gpu.name, gpu.vram_bytes) for gpu in hardware.gpus],
+        gpus=[GpuCard(gpu.name, gpu.vram_bytes, gpu.tflops) for gpu in hardware.gpus],
         cores=hardware.cores,
         ram_bytes=hardware.ram_bytes,
         disk_bytes=hardware.disk_bytes,
         cpu_slots=hardware.cpu_slots,
         region=request.region,
         isolation=request.isolation,
+        cpu_tflops=hardware.cpu_tflops,
     )

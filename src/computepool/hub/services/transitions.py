@@ -6,19 +6,27 @@ wait for each other in a circle.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 
-from computepool.core.ids import AttemptId, JobId
+from computepool.core.ids import AccountId, AttemptId, JobId, NodeId, SlotName
+from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.lease import Attempt, Decision, Slice
 from computepool.core.jobs.ranges import to_ranges
-from computepool.core.jobs.state import ATTEMPT_LIVE, JOB_TERMINAL, AttemptState, SliceState, derive_job_state
+from computepool.core.jobs.retry import is_job_poisonous
+from computepool.core.jobs.state import (
+    ATTEMPT_LIVE,
+    JOB_TERMINAL,
+    AttemptState,
+    JobState,
+    SliceState,
+    derive_job_state,
+)
 from computepool.hub.store import attempts as attempt_store
-from computepool.hub.store import events as event_store
-from computepool.hub.store import jobs as job_store
 from computepool.hub.store import slices as slice_store
-from computepool.hub.store.attempts import LockedAttempt
+from computepool.hub.store.attempts import Changes, JobCounts, Locked, ReceiptRow, ReportRow
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.events import NewEvent
 from computepool.hub.store.slices import SliceKey
@@ -30,101 +38,195 @@ _COUNTER = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class EndedAttempt:
+    """An attempt that has left its slot: what fair shares and reputations are counted by."""
+
+    attempt_id: AttemptId
+    account_id: AccountId
+    node_id: NodeId
+    slot: SlotName
+    # None: it delivered.
+    cause: Cause | None
+    expected_seconds: float
+    # How long it held the slot, by the database's clock.
+    held_seconds: float
+
+
+# Told after the commit, outside of any transaction.
+OnEnd = Callable[[Sequence[EndedAttempt]], None]
+
+
+def ignore_end(_: Sequence[EndedAttempt]) -> None:
+    """For callers that count nothing."""
+
+
 class Snapshot:
     """Locked rows and what has been decided about them so far. Decisions see the ones before them."""
 
-    def __init__(self, slices: dict[SliceKey, Slice], attempts: dict[AttemptId, LockedAttempt]) -> None:
-        self._before = dict(slices)
+    def __init__(self, slices: dict[SliceKey, Slice], locked: Locked) -> None:
+        self._slices_before = dict(slices)
+        self._locked = locked
+        self._attempts_before = {id: found.attempt for id, found in locked.attempts.items()}
         self.slices = slices
-        self.attempts = {id: locked.attempt for id, locked in attempts.items()}
-        self.expires_at = {id: locked.expires_at for id, locked in attempts.items()}
-        self._changed_attempts: dict[AttemptId, Attempt] = {}
+        self.attempts = dict(self._attempts_before)
+        self._by_slice: dict[SliceKey, list[AttemptId]] = defaultdict(list)
+        for attempt in self.attempts.values():
+            self._by_slice[attempt.job_id, attempt.slice_index].append(attempt.id)
+        self._changed: dict[AttemptId, Attempt] = {}
         self._accepted: dict[SliceKey, AttemptId] = {}
+        self._reports: dict[AttemptId, ReportRow] = {}
+        self._receipts: list[ReceiptRow] = []
+
+    @property
+    def now(self) -> datetime | None:
+        return self._locked.now
+
+    def expires_at(self, attempt_id: AttemptId) -> datetime:
+        return self._locked.attempts[attempt_id].expires_at
+
+    def get_account_id(self, job_id: JobId) -> AccountId:
+        return self._locked.jobs[job_id].account_id
 
     def list_live(self, key: SliceKey, *, but: AttemptId | None = None) -> list[Attempt]:
-        return [
-            a
-            for a in self.attempts.values()
-            if (a.job_id, a.slice_index) == key and a.state in ATTEMPT_LIVE and a.id != but
-        ]
+        found = (self.attempts[id] for id in self._by_slice[key] if id != but)
+        return [attempt for attempt in found if attempt.state in ATTEMPT_LIVE]
 
     @property
     def has_stopped(self) -> bool:
-        """Whether some node has to be told to let go of an attempt."""
-        return any(a.state is AttemptState.CANCELLED for a in self._changed_attempts.values())
+        """Whether some node may have to be told to let go of an attempt."""
+        stopped = any(a.state is AttemptState.CANCELLED for a in self._changed.values())
+        # A slice that was tried more than once has ended: a lost attempt may be at work on it still.
+        return stopped or any(self.slices[key].attempt_count > 1 for key in self._accepted)
 
-    def take(self, decision: Decision) -> None:
+    def take(self, decision: Decision, *, report: ReportRow | None = None) -> None:
         key = (decision.slice.job_id, decision.slice.index)
         self.slices[key] = decision.slice
         for attempt in decision.attempts:
             self.attempts[attempt.id] = attempt
-            self._changed_attempts[attempt.id] = attempt
+            self._changed[attempt.id] = attempt
             if attempt.state is AttemptState.SUCCEEDED:
                 self._accepted[key] = attempt.id
+        if report is not None:
+            self._reports[decision.attempts[0].id] = report
 
-    async def write(self, conn: Connection) -> None:
-        changed = [s for key, s in sorted(self.slices.items()) if s != self._before[key]]
-        if self._changed_attempts:
-            # Attempts first: a slice may only be queued again once its old attempt has left the unique index.
-            await attempt_store.apply_attempts(conn, sorted(self._changed_attempts.values(), key=lambda a: a.id))
-        if changed:
-            await slice_store.apply_slices(conn, [(s, self._accepted.get((s.job_id, s.index))) for s in changed])
-        events = await self._count_jobs(conn, changed)
-        await event_store.record_events(conn, events)
+    def keep_receipt(self, receipt: ReceiptRow) -> None:
+        self._receipts.append(receipt)
 
-    async def _count_jobs(self, conn: Connection, changed: Sequence[Slice]) -> list[NewEvent]:
-        ended = [s for s in changed if s.state in _COUNTER]
-        jobs = await job_store.lock_jobs(conn, {s.job_id for s in changed}) if changed else {}
-        events = [_to_event(jobs[job_id], state, group) for (job_id, state), group in _group(changed).items()]
-        counted = dict(jobs)
-        for slice_ in ended:
-            job = counted[slice_.job_id]
-            counter = _COUNTER[slice_.state]
-            counted[slice_.job_id] = replace(job, **{counter: getattr(job, counter) + 1})
-        updated = [_settle(job) for id, job in counted.items() if job != jobs[id]]
-        if updated:
-            await job_store.set_counts(conn, updated)
-        finished = [job for job in updated if job.state in JOB_TERMINAL]
-        return events + [
-            NewEvent(kind=f"job_{job.state.value}", account_id=job.account_id, job_id=job.id) for job in finished
+    def list_requeued(self) -> list[Slice]:
+        return [s for s in self._list_changed() if s.state is SliceState.QUEUED]
+
+    def list_poisonous_jobs(self) -> list[JobId]:
+        """Jobs that are stopped as a whole, because of what one of their slices has come to."""
+        poisoned = Counter(s.job_id for s in self._list_changed() if s.cause is Cause.POISONOUS)
+        return [
+            job_id
+            for job_id, count in poisoned.items()
+            if is_job_poisonous(count, self._locked.jobs[job_id].succeeded_count)
         ]
 
+    def list_ended(self) -> list[EndedAttempt]:
+        """Attempts that were live and are not any more."""
+        return [
+            self._to_ended(id, attempt)
+            for id, attempt in self._changed.items()
+            if attempt.state not in ATTEMPT_LIVE and self._attempts_before[id].state in ATTEMPT_LIVE
+        ]
 
-async def lock_snapshot(
-    conn: Connection, keys: Iterable[SliceKey], *, attempt_ids: Iterable[AttemptId] = ()
-) -> Snapshot:
-    keys = set(keys)
-    slices = await slice_store.lock_slices(conn, keys)
-    attempts = await attempt_store.lock_attempts(conn, keys=keys, ids=attempt_ids)
-    return Snapshot(slices, attempts)
+    def _to_ended(self, id: AttemptId, attempt: Attempt) -> EndedAttempt:
+        before = self._locked.attempts[id]
+        assert self.now is not None
+        return EndedAttempt(
+            id,
+            self.get_account_id(attempt.job_id),
+            attempt.node_id,
+            attempt.slot,
+            attempt.cause,
+            before.expected_seconds,
+            max(0.0, (self.now - before.leased_at).total_seconds()),
+        )
+
+    def _list_changed(self) -> list[Slice]:
+        return [s for key, s in sorted(self.slices.items()) if s != self._slices_before[key]]
+
+    async def write(self, conn: Connection) -> None:
+        changed = self._list_changed()
+        jobs, events = self._count_jobs(changed)
+        if not (changed or self._changed):
+            return
+        await attempt_store.apply_changes(
+            conn,
+            Changes(
+                attempts=list(self._changed.values()),
+                reports=self._reports,
+                slices=[(s, self._accepted.get((s.job_id, s.index))) for s in changed],
+                jobs=jobs,
+                receipts=self._receipts,
+                events=events,
+            ),
+        )
+
+    def _count_jobs(self, changed: Sequence[Slice]) -> tuple[list[JobCounts], list[NewEvent]]:
+        """The jobs whose counts change, and an event for each transition of each job's set of slices."""
+        events, updated = [], []
+        for job_id, by_state in _group(changed).items():
+            job = self._locked.jobs[job_id]
+            events += [_to_event(job, state, group) for state, group in by_state.items()]
+            counted = self._count_job(job, by_state)
+            if counted != job:
+                updated.append(counted)
+                if counted.state in JOB_TERMINAL:
+                    kind = f"job_{counted.state.value}"
+                    events.append(NewEvent(kind=kind, account_id=job.account_id, job_id=job.id))
+        return updated, events
+
+    def _count_job(self, job: JobCounts, by_state: dict[SliceState, list[Slice]]) -> JobCounts:
+        counts = {
+            counter: getattr(job, counter) + len(by_state[state])
+            for state, counter in _COUNTER.items()
+            if state in by_state
+        }
+        if not counts:
+            return job
+        counted = replace(job, **counts, run_seconds_sum=job.run_seconds_sum + self._sum_run_seconds(by_state))
+        return replace(counted, state=_derive_state(counted))
+
+    def _sum_run_seconds(self, by_state: dict[SliceState, list[Slice]]) -> float:
+        ids = [self._accepted.get((s.job_id, s.index)) for s in by_state.get(SliceState.SUCCEEDED, ())]
+        return sum(self._reports[id].run_seconds or 0.0 for id in ids if id in self._reports)
+
+
+async def lock_snapshot(conn: Connection, attempt_ids: Iterable[AttemptId]) -> Snapshot:
+    """The slices of these attempts with all that matters for judging them."""
+    ids = set(attempt_ids)
+    slices = await slice_store.lock_slices_of_attempts(conn, ids)
+    return Snapshot(slices, await attempt_store.lock_attempts_and_jobs(conn, keys=slices, ids=ids))
 
 
 async def lock_open_snapshot(conn: Connection, job_id: JobId, *, limit: int) -> Snapshot:
     """All that is unfinished of one job, up to a limit."""
     slices = await slice_store.lock_open_slices(conn, job_id=job_id, limit=limit)
-    attempts = await attempt_store.lock_attempts(conn, keys=slices.keys())
-    return Snapshot(slices, attempts)
+    return Snapshot(slices, await attempt_store.lock_attempts_and_jobs(conn, keys=slices))
 
 
-def _settle(job: job_store.JobCounts) -> job_store.JobCounts:
-    state = derive_job_state(
+def _derive_state(job: JobCounts) -> JobState:
+    return derive_job_state(
         slice_count=job.slice_count,
         succeeded_count=job.succeeded_count,
         failed_count=job.failed_count,
         cancelled_count=job.cancelled_count,
         started=job.started_at is not None,
     )
-    return replace(job, state=state)
 
 
-def _group(changed: Sequence[Slice]) -> dict[tuple[JobId, SliceState], list[Slice]]:
-    groups: dict[tuple[JobId, SliceState], list[Slice]] = defaultdict(list)
+def _group(changed: Sequence[Slice]) -> dict[JobId, dict[SliceState, list[Slice]]]:
+    groups: dict[JobId, dict[SliceState, list[Slice]]] = {}
     for slice_ in changed:
-        groups[(slice_.job_id, slice_.state)].append(slice_)
+        groups.setdefault(slice_.job_id, {}).setdefault(slice_.state, []).append(slice_)
     return groups
 
 
-def _to_event(job: job_store.JobCounts, state: SliceState, group: Sequence[Slice]) -> NewEvent:
+def _to_event(job: JobCounts, state: SliceState, group: Sequence[Slice]) -> NewEvent:
     body: dict[str, object] = {"slices": to_ranges([s.index for s in group])}
     causes = sorted({s.cause.value for s in group if s.cause})
     if causes:

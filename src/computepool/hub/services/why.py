@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import msgspec
 
 from computepool import clock
 from computepool.core.accounts.roles import Role
 from computepool.core.errors import NotFound
-from computepool.core.ids import AccountId, JobId, NodeId
+from computepool.core.ids import AccountId, JobId, NodeId, SlotName
 from computepool.core.jobs.ending import End, Ended, explain_end
 from computepool.core.jobs.spec import Requirements
 from computepool.core.jobs.state import SliceState
 from computepool.core.nodes.state import is_online
+from computepool.core.placement.choice import Ranked, rank_candidates, say_choice
 from computepool.core.placement.explain import (
     Explanation,
     Margin,
@@ -24,8 +26,13 @@ from computepool.core.placement.explain import (
     explain_waiting,
     list_margins,
 )
+from computepool.core.placement.fair_share import fade
 from computepool.core.placement.idleness import Idleness, NodeFacts, explain_idle
+from computepool.core.placement.scorers import make_candidate
 from computepool.core.placement.shape import Shape, to_shape
+from computepool.core.placement.turn import Counted, Turn, Use, count_less
+from computepool.core.placement.weights import Preference, WeightBook
+from computepool.core.trust.reputation import reliability_bound
 from computepool.hub.config import HubSettings
 from computepool.hub.services import jobs as job_service
 from computepool.hub.services import nodes as node_service
@@ -34,7 +41,7 @@ from computepool.hub.store import why as why_store
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.jobs import Job
 from computepool.hub.store.nodes import Node
-from computepool.hub.store.why import AttemptFacts, SliceFacts
+from computepool.hub.store.why import AttemptFacts, Fitting, SliceFacts, WaitingAccount
 from computepool.wire import jobs as wire
 
 # Counts stop here: whoever has so many before them learns nothing from the exact number.
@@ -45,6 +52,12 @@ CLASS_LEVELS = (None, 16, 1)
 BACKLOG_SHAPES_MAX = 500
 BACKLOG_SLICES_MAX = 1_000
 ATTEMPTS_MAX = 20
+# Slots of the fleet that one question looks at, and nodes; more than that and the answer says that it was cut.
+FLEET_SLOTS_MAX = 200_000
+FLEET_NODES_MAX = 100_000
+# Slots that are scored exactly, chosen by a rough order that has the best ones in front.
+SCORED_MAX = 500
+ACCOUNTS_MAX = 100
 
 # Which slice tells most when none was asked for: what failed, what is tried again, what runs, what is done.
 _TELLING = {
@@ -62,8 +75,9 @@ _TELLING = {
 @dataclass(frozen=True, slots=True)
 class Waiting:
     explanation: Explanation
-    ahead_count: int
-    ahead_is_more: bool
+    turn: Turn
+    # The fleet has more slots than were looked at.
+    fleet_is_more: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +88,26 @@ class AttemptStory:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """Why the newest attempt got its slot, by the figures of this moment."""
+
+    weight_set: str
+    prefer: Preference
+    ranked: tuple[Ranked, ...]
+    # By slot: the names of those nodes that the viewer may know.
+    node_names: dict[tuple[NodeId, str], str]
+    fit_count: int
+    is_cut: bool
+    words: str
+    reckoned_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class SliceStory:
     slice: SliceFacts
     # Newest first.
     attempts: list[AttemptStory]
+    choice: Choice | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +127,13 @@ class NodeStory:
 
 
 async def explain_job(
-    pool: Pool, settings: HubSettings, caller: AccountCaller, job_id: JobId, *, slice_index: int | None
+    pool: Pool,
+    settings: HubSettings,
+    book: WeightBook,
+    caller: AccountCaller,
+    job_id: JobId,
+    *,
+    slice_index: int | None,
 ) -> JobStory:
     job = await job_service.get_job(pool, caller, job_id)
     need = _to_requirements(job)
@@ -111,7 +147,7 @@ async def explain_job(
     return JobStory(
         job=job,
         waiting=await _explain_queue(pool, settings, job, need, queued, viewer_id) if queued else None,
-        story=await _tell_slice(pool, job, need, told, viewer_id) if told else None,
+        story=await _tell_slice(pool, settings, book, job, need, told, viewer_id) if told else None,
     )
 
 
@@ -126,6 +162,7 @@ async def explain_node(pool: Pool, settings: HubSettings, caller: AccountCaller,
         online=online,
         seen=node.last_seen_at is not None,
         slots=[(stored.slot, stored.busy) for stored in found.slots],
+        floor_microcredits_per_hour=node.floor_microcredits_per_hour,
     )
     full = len(backlog) >= BACKLOG_SHAPES_MAX or any(each.slice_count >= BACKLOG_SLICES_MAX for each in backlog)
     # Many shapes against many slots: the loop goes on serving others meanwhile.
@@ -147,12 +184,44 @@ async def _explain_queue(
     queued: Sequence[SliceFacts],
     viewer_id: AccountId | None,
 ) -> Waiting:
-    first = min(queued, key=lambda each: each.queued_at)
+    first = min(queued, key=lambda each: (-each.priority, each.queued_at))
     async with pool.acquire() as conn:
         classes = await _list_classes(conn, settings, to_shape(need), viewer_id)
-        ahead_count = await why_store.count_ahead(conn, job_id=job.id, slice_=first, count_max=AHEAD_MAX + 1)
+        turn = await _find_turn(conn, job, first)
     explanation = await asyncio.to_thread(explain_waiting, need, classes)
-    return Waiting(explanation, min(ahead_count, AHEAD_MAX), ahead_is_more=ahead_count > AHEAD_MAX)
+    looked_at = sum(each.slot_count for each in classes)
+    return Waiting(explanation, turn, fleet_is_more=looked_at >= FLEET_SLOTS_MAX)
+
+
+async def _find_turn(conn: Connection, job: Job, slice_: SliceFacts) -> Turn:
+    own = await why_store.count_own_ahead(conn, job_id=job.id, slice_=slice_, count_max=AHEAD_MAX + 1)
+    above = await why_store.count_class_ahead(conn, slice_=slice_, count_max=AHEAD_MAX + 1)
+    # One more than are told, and the account itself.
+    accounts = await why_store.list_waiting_accounts(conn, slice_=slice_, limit=ACCOUNTS_MAX + 2)
+    now = clock.now()
+    uses = {each.account_id: _to_use(each, now) for each in accounts}
+    use = uses.pop(slice_.account_id)
+    others = list(uses.values())[:ACCOUNTS_MAX]
+    return Turn(
+        priority_class=slice_.priority_class,
+        priority=slice_.priority,
+        class_ahead=_cut(above, AHEAD_MAX),
+        own_ahead=_cut(own, AHEAD_MAX),
+        use=use,
+        others=Counted(len(others), is_more=len(uses) > len(others)),
+        others_less_count=count_less(use, others),
+        deadline_at=job.deadline_at,
+        raised_at=slice_.raised_at,
+    )
+
+
+def _to_use(account: WaitingAccount, now: datetime) -> Use:
+    age_seconds = (now - account.counted_at).total_seconds() if account.counted_at else 0.0
+    return Use(max(0.0, fade(account.slot_seconds, age_seconds)), account.fair_weight)
+
+
+def _cut(count: int, most: int) -> Counted:
+    return Counted(min(count, most), is_more=count > most)
 
 
 async def _list_classes(
@@ -167,6 +236,7 @@ async def _list_classes(
             choose_steps(shape, levels),
             viewer_id=viewer_id,
             silence_seconds=settings.lease_seconds,
+            fleet_max=FLEET_SLOTS_MAX,
             limit=None if levels == CLASS_LEVELS[-1] else CLASSES_MAX + 1,
         )
         if len(found) <= CLASSES_MAX:
@@ -175,13 +245,85 @@ async def _list_classes(
 
 
 async def _tell_slice(
-    pool: Pool, job: Job, need: Requirements, slice_: SliceFacts, viewer_id: AccountId | None
+    pool: Pool,
+    settings: HubSettings,
+    book: WeightBook,
+    job: Job,
+    need: Requirements,
+    slice_: SliceFacts,
+    viewer_id: AccountId | None,
 ) -> SliceStory:
     async with pool.acquire() as conn:
         attempts = await why_store.list_attempts(
             conn, job_id=job.id, slice_index=slice_.slice_index, viewer_id=viewer_id, limit=ATTEMPTS_MAX
         )
-    return SliceStory(slice_, [_tell_attempt(job, need, slice_, attempt) for attempt in attempts])
+        choice = None
+        # Where an attempt died nobody asks why it was there; where it runs or ran well, the table tells.
+        if attempts and attempts[0].cause is None:
+            choice = await _explain_choice(conn, settings, book, job, to_shape(need), attempts[0], viewer_id)
+    return SliceStory(slice_, [_tell_attempt(job, need, slice_, attempt) for attempt in attempts], choice)
+
+
+async def _explain_choice(
+    conn: Connection,
+    settings: HubSettings,
+    book: WeightBook,
+    job: Job,
+    shape: Shape,
+    attempt: AttemptFacts,
+    viewer_id: AccountId | None,
+) -> Choice:
+    # The set may be gone from the file since the job was given it: then it is placed by the first of the split.
+    weight_set = job.weight_set if job.weight_set in book.sets else book.split.first
+    weights, now = book.sets[weight_set], clock.now()
+    fitting = await why_store.list_fitting(
+        conn,
+        shape,
+        weights.under(job.prefer),
+        job_class=job_class_of(shape),
+        chosen=(attempt.node_id, attempt.slot_name),
+        viewer_id=viewer_id,
+        silence_seconds=settings.lease_seconds,
+        fleet_max=FLEET_NODES_MAX,
+        limit=SCORED_MAX,
+    )
+    ranked = rank_candidates(
+        [
+            make_candidate(
+                each.slot,
+                price_microcredits_per_hour=each.floor_microcredits_per_hour,
+                reliability=reliability_bound(each.reliability, now=now),
+                declared_tflops=each.declared_tflops,
+            )
+            for each in fitting.slots
+        ],
+        shape,
+        weights,
+        job.prefer,
+        chosen=(attempt.node_id, SlotName(attempt.slot_name)),
+        busy={(each.slot.node_id, each.slot.name) for each in fitting.slots if each.busy},
+    )
+    return Choice(
+        weight_set=weight_set,
+        prefer=job.prefer,
+        ranked=ranked,
+        node_names=_list_names(fitting),
+        fit_count=fitting.fit_count,
+        is_cut=fitting.is_cut,
+        words=say_choice(ranked, scored_count=len(fitting.slots), fit_count=fitting.fit_count, is_cut=fitting.is_cut),
+        reckoned_at=now,
+    )
+
+
+def job_class_of(shape: Shape) -> str:
+    """Whose evidence counts: a node that is steady with CPU work may lose its GPU."""
+    return f"script-{'gpu' if shape.gpu else 'cpu'}"
+
+
+def _list_names(fitting: Fitting) -> dict[tuple[NodeId, str], str]:
+    return {
+        (each.slot.node_id, each.slot.name): each.node_name for each in fitting.slots if each.node_name is not None
+    }
 
 
 def _tell_attempt(job: Job, need: Requirements, slice_: SliceFacts, attempt: AttemptFacts) -> AttemptStory:
@@ -202,7 +344,8 @@ def _tell_attempt(job: Job, need: Requirements, slice_: SliceFacts, attempt: Att
                 wall_seconds=job.wall_seconds,
             )
         )
-    return AttemptStory(attempt, end, list_margins(need, attempt.slot) if attempt.slot else ())
+    margins = list_margins(need, attempt.slot, attempt.floor_microcredits_per_hour) if attempt.slot else ()
+    return AttemptStory(attempt, end, margins)
 
 
 def _to_requirements(job: Job) -> Requirements:

@@ -13,6 +13,7 @@ import asyncpg
 from computepool.core.accounts.roles import Role
 from computepool.core.errors import NameTaken
 from computepool.core.ids import AccountId
+from computepool.core.jobs.order import PriorityClass
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.queries import load_queries
 
@@ -32,6 +33,10 @@ class Account:
     stored_bytes: int
     created_at: datetime
     suspended_at: datetime | None
+    # Its part of the fleet while others wait too, against theirs.
+    fair_weight: float
+    # The highest class that its jobs may ask for.
+    priority_class_max: PriorityClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,8 @@ async def change_account(
     queued_slices_max: int | None = None,
     stored_bytes_max: int | None = None,
     calls_per_minute_max: int | None = None,
+    fair_weight: float | None = None,
+    priority_class_max: PriorityClass | None = None,
 ) -> None:
     await _q.change_account(
         conn,
@@ -116,6 +123,8 @@ async def change_account(
         queued_slices_max=queued_slices_max,
         stored_bytes_max=stored_bytes_max,
         calls_per_minute_max=calls_per_minute_max,
+        fair_weight=fair_weight,
+        priority_class_max=priority_class_max,
     )
 
 
@@ -151,4 +160,5 @@ async def use_invite(conn: Connection, *, token_sha256: bytes, used_by: AccountI
 def _to_account(row: Any) -> Account | None:
     if row is None:
         return None
-    return Account(**{**row, "roles": frozenset(Role(role) for role in row["roles"])})
+    roles = frozenset(Role(role) for role in row["roles"])
+    return Account(**{**row, "roles": roles, "priority_class_max": PriorityClass(row["priority_class_max"])})

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
 from computepool.core.ids import AccountId, AttemptId, JobId, NodeId, SlotName
 from computepool.core.jobs.cause import Cause
-from computepool.core.jobs.lease import Attempt
-from computepool.core.jobs.state import AttemptState, SliceState
+from computepool.core.jobs.lease import Attempt, Slice
+from computepool.core.jobs.state import AttemptState, JobState, SliceState
 from computepool.hub.store.connect import Connection
+from computepool.hub.store.events import NewEvent
 from computepool.hub.store.queries import load_queries
 from computepool.hub.store.slices import SliceKey
 
@@ -25,11 +27,14 @@ class Grant:
     """A lease to be written."""
 
     id: AttemptId
+    account_id: AccountId
     job_id: JobId
     slice_index: int
     number: int
     node_id: NodeId
     slot: SlotName
+    # What the account's fair share is charged until the attempt has ended.
+    expected_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +49,37 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
-    """Where an attempt belongs; never changes."""
-
-    key: SliceKey
-    account_id: AccountId
+class LockedAttempt:
+    attempt: Attempt
+    leased_at: datetime
+    expires_at: datetime
+    expected_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class LockedAttempt:
-    attempt: Attempt
-    expires_at: datetime
+class Locked:
+    """Attempts and jobs of slices that were locked before, and the database's time."""
+
+    attempts: dict[AttemptId, LockedAttempt]
+    jobs: dict[JobId, JobCounts]
+    now: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobCounts:
+    """A job's row while it is locked: what its slices have come to."""
+
+    id: JobId
+    account_id: AccountId
+    name: str
+    slice_count: int
+    succeeded_count: int
+    failed_count: int
+    cancelled_count: int
+    started_at: datetime | None
+    state: JobState
+    # Of the slices that succeeded.
+    run_seconds_sum: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +99,40 @@ class HeldAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    id: AttemptId
-    exit_code: int | None
-    message: str
-    run_seconds: float
-    cpu_seconds: float
-    memory_bytes_peak: int
-    outputs: list[dict[str, Any]]
-    result_sha256: bytes | None
-    receipt: str | None
+    """What a node said of an attempt's end. What is None leaves the row as it is."""
+
+    exit_code: int | None = None
+    message: str | None = None
+    run_seconds: float | None = None
+    cpu_seconds: float | None = None
+    memory_bytes_peak: int | None = None
+    outputs: Sequence[dict[str, Any]] = ()
+    result_sha256: bytes | None = None
+    receipt_id: UUID | None = None
+
+
+_NO_REPORT = ReportRow()
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptRow:
+    id: UUID
+    node_id: NodeId
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """All that one transaction writes about the course of slices."""
+
+    attempts: Sequence[Attempt]
+    # By attempt: what its node said of its end.
+    reports: Mapping[AttemptId, ReportRow]
+    # With the attempt whose result counts, when the slice succeeded.
+    slices: Sequence[tuple[Slice, AttemptId | None]]
+    jobs: Sequence[JobCounts]
+    receipts: Sequence[ReceiptRow]
+    events: Sequence[NewEvent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +153,9 @@ class AttemptRow:
     outputs: list[dict[str, Any]]
 
 
-async def insert_attempts(conn: Connection, grants: Sequence[Grant], *, lease_seconds: float) -> set[AttemptId]:
+async def insert_leases(conn: Connection, grants: Sequence[Grant], *, lease_seconds: float) -> set[AttemptId]:
     """The ids that were really inserted; the others met a live attempt on their slice or slot."""
-    rows = _q.insert_attempts(
+    rows = _q.insert_leases(
         conn,
         ids=[g.id for g in grants],
         job_ids=[g.job_id for g in grants],
@@ -113,6 +163,8 @@ async def insert_attempts(conn: Connection, grants: Sequence[Grant], *, lease_se
         numbers=[g.number for g in grants],
         node_ids=[g.node_id for g in grants],
         slots=[g.slot for g in grants],
+        expected_seconds=[g.expected_seconds for g in grants],
+        account_ids=[g.account_id for g in grants],
         lease_seconds=lease_seconds,
     )
     return {row["id"] async for row in rows}
@@ -135,45 +187,71 @@ async def list_standing(conn: Connection, ids: Iterable[AttemptId]) -> list[Stan
     ]
 
 
-async def list_reported(conn: Connection, ids: Iterable[AttemptId]) -> dict[AttemptId, Reported]:
-    rows = _q.list_reported(conn, ids=sorted(ids))
-    return {row["id"]: Reported((row["job_id"], row["slice_index"]), row["account_id"]) async for row in rows}
+async def list_owners(conn: Connection, ids: Iterable[AttemptId]) -> dict[AttemptId, AccountId]:
+    return {row["id"]: row["account_id"] async for row in _q.list_owners(conn, ids=sorted(ids))}
 
 
-async def lock_attempts(
+async def lock_attempts_and_jobs(
     conn: Connection, *, keys: Iterable[SliceKey], ids: Iterable[AttemptId] = ()
-) -> dict[AttemptId, LockedAttempt]:
-    """The live attempts of these slices, and the named ones whatever their state."""
-    ordered = sorted(set(keys))
-    rows = _q.lock_attempts_of_slices(
+) -> Locked:
+    """The live attempts of these slices and the named ones whatever their state; and the slices' jobs."""
+    ordered = sorted(keys)
+    attempts: dict[AttemptId, LockedAttempt] = {}
+    jobs: dict[JobId, JobCounts] = {}
+    now = None
+    async for row in _q.lock_attempts_and_jobs(
         conn, job_ids=[k[0] for k in ordered], slice_indexes=[k[1] for k in ordered], ids=sorted(ids)
-    )
-    return {row["id"]: LockedAttempt(_to_attempt(row), row["expires_at"]) async for row in rows}
+    ):
+        now = row["now"]
+        if row["counted_job_id"] not in jobs:
+            jobs[row["counted_job_id"]] = _to_counts(row)
+        if row["id"] is not None:
+            attempts[row["id"]] = LockedAttempt(
+                _to_attempt(row), row["leased_at"], row["expires_at"], row["expected_seconds"]
+            )
+    return Locked(attempts, jobs, now)
 
 
-async def apply_attempts(conn: Connection, attempts: Sequence[Attempt]) -> None:
-    await _q.apply_attempts(
+async def apply_changes(conn: Connection, changes: Changes) -> None:
+    attempts, jobs, receipts, events = changes.attempts, changes.jobs, changes.receipts, changes.events
+    slices = [slice_ for slice_, _ in changes.slices]
+    reports = [changes.reports.get(a.id, _NO_REPORT) for a in attempts]
+    await _q.apply_changes(
         conn,
         ids=[a.id for a in attempts],
         states=[a.state for a in attempts],
         causes=[a.cause for a in attempts],
         report_sha256s=[a.report_sha256 for a in attempts],
-    )
-
-
-async def record_reports(conn: Connection, reports: Sequence[ReportRow]) -> None:
-    await _q.record_reports(
-        conn,
-        ids=[r.id for r in reports],
         exit_codes=[r.exit_code for r in reports],
         messages=[r.message for r in reports],
         run_seconds=[r.run_seconds for r in reports],
         cpu_seconds=[r.cpu_seconds for r in reports],
         memory_bytes_peaks=[r.memory_bytes_peak for r in reports],
         # As text: a list of lists would be taken for an array of two dimensions.
-        outputs=[msgspec.json.encode(r.outputs).decode() for r in reports],
+        outputs=[msgspec.json.encode(r.outputs).decode() if r.outputs else None for r in reports],
         result_sha256s=[r.result_sha256 for r in reports],
-        receipts=[r.receipt for r in reports],
+        receipt_ids=[r.receipt_id for r in reports],
+        slice_job_ids=[s.job_id for s in slices],
+        slice_indexes=[s.index for s in slices],
+        slice_states=[s.state for s in slices],
+        failure_counts=[s.failure_count for s in slices],
+        killed_counts=[s.killed_count for s in slices],
+        slice_causes=[s.cause for s in slices],
+        avoid_node_ids=[s.avoid_node_id for s in slices],
+        accepted_attempt_ids=[attempt_id for _, attempt_id in changes.slices],
+        job_ids=[j.id for j in jobs],
+        succeeded=[j.succeeded_count for j in jobs],
+        failed=[j.failed_count for j in jobs],
+        cancelled=[j.cancelled_count for j in jobs],
+        job_states=[j.state for j in jobs],
+        run_seconds_sums=[j.run_seconds_sum for j in jobs],
+        kept_receipt_ids=[r.id for r in receipts],
+        receipt_node_ids=[r.node_id for r in receipts],
+        receipt_tokens=[r.token for r in receipts],
+        event_kinds=[e.kind for e in events],
+        event_account_ids=[e.account_id for e in events],
+        event_job_ids=[e.job_id for e in events],
+        event_bodies=[msgspec.json.encode(e.body).decode() for e in events],
     )
 
 
@@ -181,16 +259,14 @@ async def extend_leases(conn: Connection, held: Sequence[tuple[AttemptId, NodeId
     await _q.extend_leases(conn, ids=[h[0] for h in held], node_ids=[h[1] for h in held], lease_seconds=lease_seconds)
 
 
-async def list_unacknowledged(
-    conn: Connection, held: Sequence[tuple[AttemptId, NodeId]]
-) -> dict[AttemptId, SliceKey]:
+async def list_unacknowledged(conn: Connection, held: Sequence[tuple[AttemptId, NodeId]]) -> list[AttemptId]:
     rows = _q.list_unacknowledged(conn, ids=[h[0] for h in held], node_ids=[h[1] for h in held])
-    return {row["id"]: (row["job_id"], row["slice_index"]) async for row in rows}
+    return [row["id"] async for row in rows]
 
 
-async def list_overdue(conn: Connection, *, grace_seconds: float, limit: int) -> dict[AttemptId, SliceKey]:
+async def list_overdue(conn: Connection, *, grace_seconds: float, limit: int) -> list[AttemptId]:
     rows = _q.list_overdue(conn, grace_seconds=grace_seconds, limit_count=limit)
-    return {row["id"]: (row["job_id"], row["slice_index"]) async for row in rows}
+    return [row["id"] async for row in rows]
 
 
 async def find_held(conn: Connection, id: AttemptId) -> HeldAttempt | None:
@@ -211,6 +287,21 @@ async def list_attempts(conn: Connection, *, job_id: JobId, slice_indexes: Seque
         )
         async for row in rows
     ]
+
+
+def _to_counts(row: Any) -> JobCounts:
+    return JobCounts(
+        id=row["counted_job_id"],
+        account_id=row["account_id"],
+        name=row["name"],
+        slice_count=row["slice_count"],
+        succeeded_count=row["succeeded_count"],
+        failed_count=row["failed_count"],
+        cancelled_count=row["cancelled_count"],
+        started_at=row["started_at"],
+        state=JobState(row["job_state"]),
+        run_seconds_sum=row["run_seconds_sum"],
+    )
 
 
 def _cause(label: str | None) -> Cause | None:

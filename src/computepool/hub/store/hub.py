@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from computepool.hub.store.connect import Connection
@@ -62,3 +63,26 @@ async def get_now(conn: Connection) -> datetime:
 
 async def notify(conn: Connection, topic: str) -> None:
     await _q.notify(conn, topic=topic)
+
+
+async def record_topic(conn: Connection, topic: str) -> None:
+    """Last in its transaction: the row is everybody's."""
+    await _q.record_topic(conn, topic=topic)
+    await _q.notify(conn, topic=topic)
+
+
+async def list_topics(conn: Connection) -> dict[str, int]:
+    """How often each kind of change has happened."""
+    return {row["topic"]: row["version"] async for row in _q.list_topics(conn)}
+
+
+async def exchange_summaries(
+    conn: Connection, *, hub_process_id: UUID, free: dict[str, Any], seconds: float
+) -> dict[UUID, dict[str, Any]]:
+    """What the other hub processes that were heard lately have free."""
+    rows = _q.exchange_summaries(conn, hub_process_id=hub_process_id, free=free, seconds=seconds)
+    return {row["hub_process_id"]: row["free"] async for row in rows}
+
+
+async def delete_summary(conn: Connection, hub_process_id: UUID) -> None:
+    await _q.delete_summary(conn, hub_process_id=hub_process_id)

@@ -8,8 +8,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from computepool.core.ids import AccountId, JobId, ShapeId
+from computepool.core.ids import AccountId, AttemptId, JobId, ShapeId
+from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import JobState
+from computepool.core.placement.weights import Preference
+from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.queries import load_queries
 
@@ -35,24 +38,13 @@ class Job:
     started_at: datetime | None
     finished_at: datetime | None
     expires_at: datetime | None
+    priority_class: PriorityClass
+    prefer: Preference
+    weight_set: str
+    deadline_at: datetime | None
+    run_seconds_sum: float
     leased_count: int
     running_count: int
-
-
-@dataclass(frozen=True, slots=True)
-class JobCounts:
-    """A job's row while it is locked: what its slices have come to."""
-
-    id: JobId
-    account_id: AccountId
-    name: str
-    slice_count: int
-    succeeded_count: int
-    failed_count: int
-    cancelled_count: int
-    started_at: datetime | None
-    state: JobState
-    retries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +56,30 @@ class JobOrder:
     spec: dict[str, Any]
     slice_count: int
     wall_seconds: int
+    prefer: Preference
+    weight_set: str
 
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to be written, with all its slices."""
+    """A job to be written, with all its slices. `spec` is JSON text."""
 
     id: JobId
     account_id: AccountId
     name: str
-    spec: dict[str, Any]
+    spec: str
     shape_id: ShapeId
     priority: int
+    priority_class: PriorityClass
+    prefer: Preference
+    weight_set: str
     slice_count: int
     retries: int
     wall_seconds: int
+    deadline_at: datetime | None
     expires_at: datetime | None
+    key: str | None
+    request_sha256: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +90,49 @@ class IdempotencyRow:
     job_id: JobId
 
 
-async def insert_jobs(conn: Connection, jobs: Sequence[NewJob], *, created_at: datetime) -> None:
-    await _q.insert_jobs(
-        conn,
-        ids=[j.id for j in jobs],
-        account_ids=[j.account_id for j in jobs],
-        names=[j.name for j in jobs],
-        specs=[j.spec for j in jobs],
-        shape_ids=[j.shape_id for j in jobs],
-        priorities=[j.priority for j in jobs],
-        slice_counts=[j.slice_count for j in jobs],
-        retries=[j.retries for j in jobs],
-        wall_seconds=[j.wall_seconds for j in jobs],
-        expires_at=[j.expires_at for j in jobs],
-        created_at=created_at,
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """Jobs that were written, with when; and which of the leases they were to be born with were had."""
+
+    created_at: dict[JobId, datetime]
+    leased: set[AttemptId]
+
+
+async def insert_jobs(
+    conn: Connection, jobs: Sequence[NewJob], leases: Sequence[Grant], *, lease_seconds: float
+) -> Inserted:
+    """What is not in the answer has a key that was used before, or by a twin in the same batch."""
+    rows = [
+        row
+        async for row in _q.insert_jobs(
+            conn,
+            ids=[j.id for j in jobs],
+            account_ids=[j.account_id for j in jobs],
+            names=[j.name for j in jobs],
+            specs=[j.spec for j in jobs],
+            shape_ids=[j.shape_id for j in jobs],
+            priorities=[j.priority for j in jobs],
+            priority_classes=[j.priority_class for j in jobs],
+            prefers=[j.prefer for j in jobs],
+            weight_sets=[j.weight_set for j in jobs],
+            slice_counts=[j.slice_count for j in jobs],
+            retries=[j.retries for j in jobs],
+            wall_seconds=[j.wall_seconds for j in jobs],
+            deadlines=[j.deadline_at for j in jobs],
+            expires_at=[j.expires_at for j in jobs],
+            keys=[j.key for j in jobs],
+            request_sha256s=[j.request_sha256 for j in jobs],
+            lease_seconds=lease_seconds,
+            attempt_ids=[g.id for g in leases],
+            attempt_job_ids=[g.job_id for g in leases],
+            attempt_slice_indexes=[g.slice_index for g in leases],
+            node_ids=[g.node_id for g in leases],
+            slots=[g.slot for g in leases],
+            expected_seconds=[g.expected_seconds for g in leases],
+        )
+    ]
+    return Inserted(
+        {row["id"]: row["created_at"] for row in rows}, {row["attempt_id"] for row in rows if row["attempt_id"]}
     )
 
 
@@ -120,44 +149,14 @@ async def list_jobs(
 
 
 async def list_orders(conn: Connection, ids: Iterable[JobId]) -> dict[JobId, JobOrder]:
-    return {row["id"]: JobOrder(**row) async for row in _q.list_specs(conn, ids=sorted(ids))}
-
-
-async def start_jobs(conn: Connection, ids: Iterable[JobId]) -> list[tuple[JobId, AccountId]]:
-    """The jobs that this lease is the first of."""
-    return [(row["id"], row["account_id"]) async for row in _q.start_jobs(conn, ids=sorted(ids))]
-
-
-async def lock_jobs(conn: Connection, ids: Iterable[JobId]) -> dict[JobId, JobCounts]:
-    rows = _q.lock_jobs(conn, ids=sorted(ids))
-    return {row["id"]: JobCounts(**{**row, "state": JobState(row["state"])}) async for row in rows}
-
-
-async def set_counts(conn: Connection, jobs: Sequence[JobCounts]) -> None:
-    await _q.set_counts(
-        conn,
-        ids=[j.id for j in jobs],
-        succeeded=[j.succeeded_count for j in jobs],
-        failed=[j.failed_count for j in jobs],
-        cancelled=[j.cancelled_count for j in jobs],
-        states=[j.state for j in jobs],
-    )
+    return {
+        row["id"]: JobOrder(**{**row, "prefer": Preference(row["prefer"])})
+        async for row in _q.list_orders(conn, ids=sorted(ids))
+    }
 
 
 async def list_expired(conn: Connection, *, limit: int) -> list[JobId]:
     return [row["id"] async for row in _q.list_expired(conn, limit_count=limit)]
-
-
-async def insert_idempotent(conn: Connection, rows: Sequence[IdempotencyRow]) -> set[JobId]:
-    """The jobs whose key was new; the others' keys were used before, or by a twin in the same batch."""
-    inserted = _q.insert_idempotent(
-        conn,
-        account_ids=[r.account_id for r in rows],
-        keys=[r.key for r in rows],
-        request_sha256s=[r.request_sha256 for r in rows],
-        job_ids=[r.job_id for r in rows],
-    )
-    return {row["job_id"] async for row in inserted}
 
 
 async def list_idempotent(
@@ -167,13 +166,16 @@ async def list_idempotent(
     return {(row["account_id"], row["key"]): IdempotencyRow(**row) async for row in rows}
 
 
-async def delete_idempotent(conn: Connection, job_ids: Iterable[JobId]) -> None:
-    await _q.delete_idempotent(conn, job_ids=sorted(job_ids))
-
-
 async def find_jobs(conn: Connection, ids: Iterable[JobId]) -> dict[JobId, Job]:
     return {row["id"]: _to_job(row) async for row in _q.find_jobs(conn, ids=sorted(ids))}
 
 
 def _to_job(row: Any) -> Job:
-    return Job(**{**row, "state": JobState(row["state"])})
+    return Job(
+        **{
+            **row,
+            "state": JobState(row["state"]),
+            "priority_class": PriorityClass(row["priority_class"]),
+            "prefer": Preference(row["prefer"]),
+        }
+    )

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from computepool.core.accounts.roles import Role
 from computepool.core.ids import AccountId, KeyId
+from computepool.core.jobs.order import PriorityClass
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.queries import load_queries
 
@@ -36,6 +37,8 @@ class CallerRow:
     account_roles: frozenset[Role]
     suspended_at: datetime | None
     calls_per_minute_max: int
+    # The highest class that the account's jobs may ask for.
+    priority_class_max: PriorityClass
 
 
 async def insert_key(
@@ -65,7 +68,7 @@ async def find_caller(conn: Connection, *, secret_sha256: bytes) -> CallerRow | 
     if row is None:
         return None
     roles = {name: frozenset(Role(r) for r in row[name]) for name in ("key_roles", "account_roles")}
-    return CallerRow(**{**row, **roles})
+    return CallerRow(**{**row, **roles, "priority_class_max": PriorityClass(row["priority_class_max"])})
 
 
 async def list_keys(conn: Connection, *, account_id: AccountId, limit: int) -> list[Key]:

@@ -34,11 +34,25 @@ class Node:
     past_boot_ids: tuple[UUID, ...]
     created_at: datetime
     last_seen_at: datetime | None
+    # The least that the owner lends one slot for.
+    floor_microcredits_per_hour: int
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSlot:
     slot: Slot
+    busy: bool
+    # None: the node has not measured.
+    declared_tflops: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedSlot:
+    """A slot with what placement chooses by, as far as its node has said it."""
+
+    slot: Slot
+    floor_microcredits_per_hour: int
+    declared_tflops: float | None
     busy: bool
 
 
@@ -54,6 +68,7 @@ async def upsert_node(
     region: str | None,
     hardware: dict[str, Any],
     agent_version: str,
+    floor_microcredits_per_hour: int,
 ) -> NodeId | None:
     """The node's id (the earlier one when the key is known), or None when the key is another owner's."""
     row = await _q.upsert_node(
@@ -67,11 +82,14 @@ async def upsert_node(
         region=region,
         hardware=hardware,
         agent_version=agent_version,
+        floor_microcredits_per_hour=floor_microcredits_per_hour,
     )
     return NodeId(row["id"]) if row else None
 
 
-async def replace_slots(conn: Connection, *, node_id: NodeId, slots: Sequence[Slot]) -> None:
+async def replace_slots(
+    conn: Connection, *, node_id: NodeId, slots: Sequence[Slot], declared_tflops: Sequence[float | None]
+) -> None:
     await _q.delete_slots(conn, node_id=node_id)
     await _q.insert_slots(
         conn,
@@ -83,6 +101,7 @@ async def replace_slots(conn: Connection, *, node_id: NodeId, slots: Sequence[Sl
         cores=[s.cores for s in slots],
         ram_bytes=[s.ram_bytes for s in slots],
         disk_bytes=[s.disk_bytes for s in slots],
+        speed_tflops=list(declared_tflops),
     )
 
 
@@ -101,7 +120,20 @@ async def list_nodes(conn: Connection, *, account_id: AccountId | None, after: U
 
 async def list_slots(conn: Connection, node_ids: Iterable[NodeId]) -> list[StoredSlot]:
     rows = _q.list_slots(conn, node_ids=sorted(node_ids))
-    return [StoredSlot(to_slot(r, node_id=r["node_id"], name=r["name"]), r["busy"]) async for r in rows]
+    return [StoredSlot(_to_own_slot(row), row["busy"], row["speed_tflops"]) async for row in rows]
+
+
+async def list_candidates(conn: Connection, node_ids: Iterable[NodeId]) -> list[OfferedSlot]:
+    """The slots of these nodes with all that a round chooses by, except how reliable their nodes are."""
+    rows = _q.list_candidates(conn, node_ids=sorted(node_ids))
+    return [
+        OfferedSlot(_to_own_slot(row), row["floor_microcredits_per_hour"], row["speed_tflops"], row["busy"])
+        async for row in rows
+    ]
+
+
+async def set_floor(conn: Connection, *, id: NodeId, floor_microcredits_per_hour: int) -> None:
+    await _q.set_floor(conn, id=id, floor_microcredits_per_hour=floor_microcredits_per_hour)
 
 
 async def set_state(conn: Connection, *, id: NodeId, state: NodeState) -> None:
@@ -132,6 +164,10 @@ def _to_node(row: Any) -> Node | None:
     values["isolation"] = IsolationLevel(values["isolation"])
     values["past_boot_ids"] = tuple(values["past_boot_ids"])
     return Node(**values)
+
+
+def _to_own_slot(row: Any) -> Slot:
+    return to_slot(row, node_id=row["node_id"], name=row["name"])
 
 
 def to_slot(row: Any, *, node_id: NodeId, name: str) -> Slot:

@@ -1,4 +1,4 @@
-"""Shapes, and which of them have slices waiting."""
+"""Shapes: the quantised hard gates that slices share."""
 
 from __future__ import annotations
 
@@ -41,16 +41,13 @@ async def _upsert(conn: Connection, shape: Shape) -> ShapeId:
             tiers=list(shape.tiers),
             regions=list(shape.regions),
             isolation=shape.isolation,
+            ceiling_microcredits_per_hour=shape.ceiling_microcredits_per_hour,
         )
     )
 
 
 async def list_shapes(conn: Connection, ids: Iterable[ShapeId]) -> dict[ShapeId, Shape]:
     return {ShapeId(row["id"]): to_shape(row) async for row in _q.list_shapes(conn, ids=sorted(ids))}
-
-
-async def list_backlogged(conn: Connection) -> list[ShapeId]:
-    return [ShapeId(row["shape_id"]) async for row in _q.list_backlogged(conn)]
 
 
 def to_shape(row: Any) -> Shape:
@@ -64,4 +61,5 @@ def to_shape(row: Any) -> Shape:
         tiers=tuple(row["tiers"]),
         regions=tuple(row["regions"]),
         isolation=IsolationLevel(row["isolation"]),
+        ceiling_microcredits_per_hour=row["ceiling_microcredits_per_hour"],
     )

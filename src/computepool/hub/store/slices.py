@@ -1,28 +1,24 @@
-"""Slices: the queue, and the writing of what core decided about them."""
+"""Slices and the queue of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from computepool.core.ids import AttemptId, JobId, ShapeId
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.lease import Slice
+from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import SliceState
-from computepool.core.placement.place import Head
+from computepool.core.placement.rounds import Head, Run
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.queries import load_queries
 
 _q = load_queries("slices")
 
 SliceKey = tuple[JobId, int]
-
-
-@dataclass(frozen=True, slots=True)
-class TakenHead:
-    head: Head
-    attempt_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,58 +30,48 @@ class SliceRow:
     accepted_attempt_id: AttemptId | None
 
 
-async def take_heads(conn: Connection, counts: Mapping[ShapeId, int]) -> list[TakenHead]:
-    rows = _q.take_heads(conn, shape_ids=list(counts), counts=list(counts.values()))
-    return [
-        TakenHead(
-            Head(
-                job_id=row["job_id"],
-                slice_index=row["slice_index"],
-                shape_id=row["shape_id"],
-                priority=row["priority"],
-                queued_at=row["queued_at"],
-                avoid_node_id=row["avoid_node_id"],
-            ),
-            row["attempt_count"],
+async def take_heads(conn: Connection, counts: Mapping[Run, int]) -> tuple[list[Head], datetime | None]:
+    """Locked until the transaction ends; with the database's time."""
+    rows = [
+        row
+        async for row in _q.take_heads(
+            conn,
+            shape_ids=[run.shape_id for run in counts],
+            priority_classes=[run.priority_class for run in counts],
+            account_ids=[run.account_id for run in counts],
+            counts=list(counts.values()),
         )
-        async for row in rows
+    ]
+    heads = [
+        Head(
+            job_id=row["job_id"],
+            slice_index=row["slice_index"],
+            run=Run(row["shape_id"], PriorityClass(row["priority_class"]), row["account_id"]),
+            priority=row["priority"],
+            queued_at=row["queued_at"],
+            avoid_node_id=row["avoid_node_id"],
+            attempt_count=row["attempt_count"],
+        )
+        for row in rows
+    ]
+    return heads, rows[0]["now"] if rows else None
+
+
+async def list_runs(conn: Connection, *, limit: int) -> list[Run]:
+    rows = _q.list_runs(conn, limit_count=limit)
+    return [
+        Run(ShapeId(row["shape_id"]), PriorityClass(row["priority_class"]), row["account_id"]) async for row in rows
     ]
 
 
-async def lease_slices(conn: Connection, leased: Sequence[tuple[JobId, int, int]]) -> None:
-    """Each item is job, slice index, and the number of the attempt that took it."""
-    await _q.lease_slices(
-        conn,
-        job_ids=[job_id for job_id, _, _ in leased],
-        slice_indexes=[index for _, index, _ in leased],
-        numbers=[number for _, _, number in leased],
-    )
-
-
-async def lock_slices(conn: Connection, keys: Iterable[SliceKey]) -> dict[SliceKey, Slice]:
-    ordered = sorted(set(keys))
-    rows = _q.lock_slices(conn, job_ids=[k[0] for k in ordered], slice_indexes=[k[1] for k in ordered])
+async def lock_slices_of_attempts(conn: Connection, ids: Iterable[AttemptId]) -> dict[SliceKey, Slice]:
+    rows = _q.lock_slices_of_attempts(conn, ids=sorted(ids))
     return {(row["job_id"], row["slice_index"]): _to_slice(row) async for row in rows}
 
 
 async def lock_open_slices(conn: Connection, *, job_id: JobId, limit: int) -> dict[SliceKey, Slice]:
     rows = _q.lock_open_slices(conn, job_id=job_id, limit_count=limit)
     return {(row["job_id"], row["slice_index"]): _to_slice(row) async for row in rows}
-
-
-async def apply_slices(conn: Connection, changed: Sequence[tuple[Slice, AttemptId | None]]) -> None:
-    """Each item is the slice as decided and, when it succeeded, the attempt whose result counts."""
-    slices = [slice_ for slice_, _ in changed]
-    await _q.apply_slices(
-        conn,
-        job_ids=[s.job_id for s in slices],
-        slice_indexes=[s.index for s in slices],
-        states=[s.state for s in slices],
-        failure_counts=[s.failure_count for s in slices],
-        causes=[s.cause for s in slices],
-        avoid_node_ids=[s.avoid_node_id for s in slices],
-        accepted_attempt_ids=[attempt_id for _, attempt_id in changed],
-    )
 
 
 async def list_slices(
@@ -111,6 +97,7 @@ def _to_slice(row: Any) -> Slice:
         state=SliceState(row["state"]),
         attempt_count=row["attempt_count"],
         failure_count=row["failure_count"],
+        killed_count=row["killed_count"],
         retries=row["retries"],
         cause=Cause(row["cause"]) if row["cause"] else None,
         avoid_node_id=row["avoid_node_id"],

@@ -9,11 +9,16 @@ from uuid import UUID
 
 from computepool.core.ids import AccountId, AttemptId, JobId, NodeId, ShapeId
 from computepool.core.jobs.cause import Cause
+from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import AttemptState, SliceState
 from computepool.core.placement.explain import SlotClass, Standing, Steps
 from computepool.core.placement.idleness import Backlog
+from computepool.core.placement.scorers import CORE_TFLOPS, DECLARED_SPEED_RATIO_MAX, TIER_TFLOPS
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot
+from computepool.core.placement.tier import UNKNOWN_TIER
+from computepool.core.placement.weights import Weights
+from computepool.core.trust.reputation import Reliability
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.nodes import to_slot
 from computepool.hub.store.queries import load_queries
@@ -29,12 +34,18 @@ class SliceFacts:
     slice_index: int
     state: SliceState
     priority: int
+    priority_class: PriorityClass
+    account_id: AccountId
     shape_id: ShapeId
     attempt_count: int
     failure_count: int
+    # Nodes that went silent while they ran it.
+    killed_count: int
     cause: Cause | None
     accepted_attempt_id: AttemptId | None
     queued_at: datetime
+    # When it was moved to the front of its account's slices for the sake of its deadline.
+    raised_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,8 @@ class AttemptFacts:
     slot_name: str
     # None: the node was enrolled anew and has no such slot any more.
     slot: Slot | None
+    # What its node asks for today.
+    floor_microcredits_per_hour: int
     state: AttemptState
     leased_at: datetime
     started_at: datetime | None
@@ -59,6 +72,37 @@ class AttemptFacts:
     memory_bytes_peak: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingAccount:
+    account_id: AccountId
+    fair_weight: float
+    slot_seconds: float
+    # The figure stands as of then; None: it has had nothing.
+    counted_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class FittingSlot:
+    slot: Slot
+    floor_microcredits_per_hour: int
+    declared_tflops: float | None
+    reliability: Reliability
+    busy: bool
+    # None: the viewer may not know it.
+    node_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """The first of the slots that pass every gate of a shape."""
+
+    slots: list[FittingSlot]
+    # All that pass.
+    fit_count: int
+    # The fleet was too large to be looked at as a whole.
+    is_cut: bool
+
+
 async def list_slot_classes(
     conn: Connection,
     shape: Shape,
@@ -66,9 +110,10 @@ async def list_slot_classes(
     *,
     viewer_id: AccountId | None,
     silence_seconds: float,
+    fleet_max: int,
     limit: int | None,
 ) -> list[SlotClass]:
-    """`viewer_id` is whose nodes may be named; None names all."""
+    """`viewer_id` is whose nodes may be named; None names all. `fleet_max` is how many slots are looked at."""
     rows = _q.list_slot_classes(
         conn,
         isolation=shape.isolation,
@@ -80,6 +125,9 @@ async def list_slot_classes(
         ram_step=steps.ram_bytes,
         disk_bytes=shape.disk_bytes,
         disk_step=steps.disk_bytes,
+        ceiling=shape.ceiling_microcredits_per_hour,
+        prices=list(steps.prices),
+        fleet_max=fleet_max,
         silence_seconds=silence_seconds,
         viewer_id=viewer_id,
         limit_count=limit,
@@ -90,6 +138,7 @@ async def list_slot_classes(
             standing=Standing(row["standing"]),
             slot_count=row["slot_count"],
             busy_count=row["busy_count"],
+            price_microcredits_per_hour=row["price_microcredits_per_hour"],
             node_name=row["node_name"],
             last_seen_at=row["last_seen_at"],
         )
@@ -104,6 +153,7 @@ async def list_first_slices(conn: Connection, *, job_id: JobId, slice_index: int
             **{
                 **row,
                 "state": SliceState(row["state"]),
+                "priority_class": PriorityClass(row["priority_class"]),
                 "cause": Cause(row["cause"]) if row["cause"] else None,
             }
         )
@@ -111,11 +161,13 @@ async def list_first_slices(conn: Connection, *, job_id: JobId, slice_index: int
     ]
 
 
-async def count_ahead(conn: Connection, *, job_id: JobId, slice_: SliceFacts, count_max: int) -> int:
-    """Queued slices of the same shape that come before this one by priority and age; `count_max` at most."""
-    counted = await _q.count_ahead(
+async def count_own_ahead(conn: Connection, *, job_id: JobId, slice_: SliceFacts, count_max: int) -> int:
+    """Queued slices of the same account, class and shape before this one by priority and age; `count_max` at most."""
+    counted = await _q.count_own_ahead(
         conn,
         shape_id=slice_.shape_id,
+        priority_class=slice_.priority_class,
+        account_id=slice_.account_id,
         priority=slice_.priority,
         queued_at=slice_.queued_at,
         job_id=job_id,
@@ -123,6 +175,75 @@ async def count_ahead(conn: Connection, *, job_id: JobId, slice_: SliceFacts, co
         count_max=count_max,
     )
     return min(int(counted), count_max)
+
+
+async def count_class_ahead(conn: Connection, *, slice_: SliceFacts, count_max: int) -> int:
+    """Queued slices of the same shape and a higher class, whoever's; `count_max` at most."""
+    return int(
+        await _q.count_class_ahead(
+            conn, shape_id=slice_.shape_id, priority_class=slice_.priority_class, count_max=count_max
+        )
+    )
+
+
+async def list_waiting_accounts(conn: Connection, *, slice_: SliceFacts, limit: int) -> list[WaitingAccount]:
+    """The slice's own account, and up to `limit` that have slices of the same shape and class waiting."""
+    rows = _q.list_waiting_accounts(
+        conn,
+        shape_id=slice_.shape_id,
+        priority_class=slice_.priority_class,
+        account_id=slice_.account_id,
+        limit_count=limit,
+    )
+    return [WaitingAccount(**row) async for row in rows]
+
+
+async def list_fitting(
+    conn: Connection,
+    shape: Shape,
+    weights: Weights,
+    *,
+    job_class: str,
+    chosen: tuple[NodeId, str],
+    viewer_id: AccountId | None,
+    silence_seconds: float,
+    fleet_max: int,
+    limit: int,
+) -> Fitting:
+    """The chosen slot first, then roughly by score. Only names of the viewer's own nodes; None names all."""
+    known = {tier: tflops for tier, tflops in TIER_TFLOPS.items() if tier != UNKNOWN_TIER}
+    rows = [
+        row
+        async for row in _q.list_fitting(
+            conn,
+            node_id=chosen[0],
+            slot=chosen[1],
+            job_class=job_class,
+            gpu=shape.gpu,
+            vram_bytes=shape.vram_bytes,
+            cores=shape.cores,
+            ram_bytes=shape.ram_bytes,
+            disk_bytes=shape.disk_bytes,
+            isolation=shape.isolation,
+            tiers=list(shape.tiers),
+            regions=list(shape.regions),
+            ceiling=shape.ceiling_microcredits_per_hour,
+            tiers_known=list(known),
+            tiers_tflops=list(known.values()),
+            unknown_tflops=TIER_TFLOPS[UNKNOWN_TIER],
+            core_tflops=CORE_TFLOPS,
+            declared_ratio_max=DECLARED_SPEED_RATIO_MAX,
+            price_weight=weights.price,
+            speed_weight=weights.speed,
+            reliability_weight=weights.reliability,
+            viewer_id=viewer_id,
+            silence_seconds=silence_seconds,
+            fleet_max=fleet_max,
+            limit_count=limit,
+        )
+    ]
+    found = [_to_fitting(row) for row in rows]
+    return Fitting(found, rows[0]["fit_count"], rows[0]["is_cut"]) if rows else Fitting([], 0, is_cut=False)
 
 
 async def list_attempts(
@@ -137,6 +258,21 @@ async def list_backlog(conn: Connection, *, shapes_max: int, count_max: int) -> 
     return [Backlog(to_shape(row), row["slice_count"]) async for row in rows]
 
 
+def _to_fitting(row: Any) -> FittingSlot:
+    return FittingSlot(
+        slot=to_slot(row, node_id=row["node_id"], name=row["name"]),
+        floor_microcredits_per_hour=row["floor_microcredits_per_hour"],
+        declared_tflops=row["speed_tflops"],
+        reliability=(
+            Reliability()
+            if row["counted_at"] is None
+            else Reliability(row["finished"], row["failed"], row["faults_running"], row["counted_at"])
+        ),
+        busy=row["busy"],
+        node_name=row["node_name"],
+    )
+
+
 def _to_attempt(row: Any) -> AttemptFacts:
     return AttemptFacts(
         id=row["id"],
@@ -146,6 +282,7 @@ def _to_attempt(row: Any) -> AttemptFacts:
         region=row["region"],
         slot_name=row["slot"],
         slot=to_slot(row, node_id=row["node_id"], name=row["slot"]) if row["kind"] else None,
+        floor_microcredits_per_hour=row["floor_microcredits_per_hour"],
         state=AttemptState(row["state"]),
         leased_at=row["leased_at"],
         started_at=row["started_at"],

@@ -18,9 +18,9 @@ async def run_once(hub: Hub) -> int:
     # an outage of ours must not cost them their work.
     if clock.seconds() - hub.beats.hearing_since < hub.settings.lease_seconds:
         return 0
-    lost = await reap_leases(hub.pool, grace_seconds=hub.settings.reap_grace_seconds, limit=BATCH)
+    lost = await reap_leases(hub.pool, grace_seconds=hub.settings.reap_grace_seconds, limit=BATCH, on_end=hub.on_end)
     if lost:
         hub.metrics.leases_reaped.inc(lost)
-        hub.rounds.wake()
+        hub.rounds.hear("queue")
         log.info("leases_reaped count=%d", lost)
     return lost

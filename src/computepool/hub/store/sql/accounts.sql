@@ -30,7 +30,9 @@ SELECT a.id, a.queued_slices_max, a.stored_bytes, a.stored_bytes_max,
 UPDATE accounts SET roles = coalesce(:roles::account_role[], roles),
        queued_slices_max = coalesce(:queued_slices_max::integer, queued_slices_max),
        stored_bytes_max = coalesce(:stored_bytes_max::bigint, stored_bytes_max),
-       calls_per_minute_max = coalesce(:calls_per_minute_max::integer, calls_per_minute_max)
+       calls_per_minute_max = coalesce(:calls_per_minute_max::integer, calls_per_minute_max),
+       fair_weight = coalesce(:fair_weight::double precision, fair_weight),
+       priority_class_max = coalesce(:priority_class_max::priority_class, priority_class_max)
  WHERE id = :id;
 
 -- name: set_suspended!

@@ -1,13 +1,38 @@
--- name: insert_attempts
--- Ordered by node and slot; a slot that another hub has just filled is passed over by the unique index,
--- and its slice stays queued.
-INSERT INTO attempts (id, job_id, slice_index, number, node_id, slot, expires_at)
-SELECT g.id, g.job_id, g.slice_index, g.number, g.node_id, g.slot,
-       clock_timestamp() + :lease_seconds::double precision * interval '1 second'
-  FROM unnest(:ids::uuid[], :job_ids::uuid[], :slice_indexes::integer[], :numbers::integer[], :node_ids::uuid[],
-              :slots::text[]) AS g (id, job_id, slice_index, number, node_id, slot)
- ORDER BY g.node_id, g.slot
-ON CONFLICT DO NOTHING RETURNING id;
+-- name: insert_leases
+-- Guarded, so that it is safe whether or not its heads were locked before: a slice that is not queued any more, or at
+-- which another hub is at this moment, is passed over. Ordered by node and slot; a slot that another hub has just
+-- filled is passed over by the unique index, and its slice stays queued. Only the first lease of a job touches its
+-- row; rows of jobs are locked in order, after the others.
+WITH planned AS (
+    SELECT * FROM unnest(:ids::uuid[], :job_ids::uuid[], :slice_indexes::integer[], :numbers::integer[],
+                         :node_ids::uuid[], :slots::text[], :expected_seconds::double precision[],
+                         :account_ids::uuid[])
+        AS p (id, job_id, slice_index, number, node_id, slot, expected_seconds, account_id)),
+free AS MATERIALIZED (
+    SELECT s.job_id, s.slice_index FROM slices s
+      JOIN planned p ON p.job_id = s.job_id AND p.slice_index = s.slice_index AND p.number = s.attempt_count + 1
+     WHERE s.state = 'queued' FOR UPDATE OF s SKIP LOCKED),
+granted AS (
+    INSERT INTO attempts (id, job_id, slice_index, number, node_id, slot, expected_seconds, expires_at)
+    SELECT p.id, p.job_id, p.slice_index, p.number, p.node_id, p.slot, p.expected_seconds,
+           clock_timestamp() + :lease_seconds::double precision * interval '1 second'
+      FROM planned p JOIN free ON free.job_id = p.job_id AND free.slice_index = p.slice_index
+     ORDER BY p.node_id, p.slot
+    ON CONFLICT DO NOTHING RETURNING id, job_id, slice_index, number),
+leased AS (
+    UPDATE slices SET state = 'leased', attempt_count = granted.number FROM granted
+     WHERE slices.job_id = granted.job_id AND slices.slice_index = granted.slice_index),
+starting AS MATERIALIZED (
+    SELECT id FROM jobs WHERE id IN (SELECT job_id FROM granted) AND state = 'queued' ORDER BY id FOR UPDATE),
+started AS (
+    UPDATE jobs SET state = 'running', started_at = clock_timestamp() FROM starting
+     WHERE jobs.id = starting.id),
+recorded AS (
+    INSERT INTO events (kind, account_id, job_id, body)
+    SELECT 'slices_leased', p.account_id, g.job_id, jsonb_build_object(
+               'slices', jsonb_agg(jsonb_build_array(g.slice_index, g.slice_index) ORDER BY g.slice_index))
+      FROM granted g JOIN planned p ON p.id = g.id GROUP BY p.account_id, g.job_id)
+SELECT id FROM granted;
 
 -- name: list_live_by_nodes
 SELECT id, job_id, slice_index, number, node_id, slot, state FROM attempts
@@ -19,39 +44,75 @@ SELECT a.id, a.node_id, a.state, a.cause, s.state AS slice_state
   FROM attempts a JOIN slices s ON s.job_id = a.job_id AND s.slice_index = a.slice_index
  WHERE a.id = ANY(:ids::uuid[]);
 
--- name: list_reported
--- What the judgement of a completion needs and no lock protects, because it never changes.
-SELECT a.id, a.job_id, a.slice_index, j.account_id FROM attempts a JOIN jobs j ON j.id = a.job_id
- WHERE a.id = ANY(:ids::uuid[]);
+-- name: lock_attempts_and_jobs
+-- Every attempt of the slices that may still matter, in order of id, and then their jobs: the slices are locked
+-- already, by a statement before this one, so that attempts made in the meantime are seen.
+WITH wanted AS (SELECT * FROM unnest(:job_ids::uuid[], :slice_indexes::integer[]) AS w (job_id, slice_index)),
+locked AS MATERIALIZED (
+    SELECT a.id, a.job_id, a.slice_index, a.number, a.node_id, a.slot, a.state, a.cause, a.report_sha256, a.leased_at,
+           a.expires_at, a.expected_seconds
+      FROM attempts a JOIN wanted w ON w.job_id = a.job_id AND w.slice_index = a.slice_index
+     WHERE a.state IN ('leased', 'running') OR a.id = ANY(:ids::uuid[])
+     ORDER BY a.id FOR UPDATE OF a),
+counted AS MATERIALIZED (
+    SELECT id, account_id, name, slice_count, succeeded_count, failed_count, cancelled_count, started_at,
+           state AS job_state, run_seconds_sum
+      FROM jobs WHERE id IN (SELECT job_id FROM wanted) AND (SELECT count(*) FROM locked) >= 0
+     ORDER BY id FOR UPDATE)
+SELECT c.id AS counted_job_id, c.account_id, c.name, c.slice_count, c.succeeded_count, c.failed_count,
+       c.cancelled_count, c.started_at, c.job_state, c.run_seconds_sum, locked.*, clock_timestamp() AS now
+  FROM counted c LEFT JOIN locked ON locked.job_id = c.id;
 
--- name: lock_attempts_of_slices
--- Every attempt of the slices that may still matter, in order of id.
-SELECT id, job_id, slice_index, number, node_id, slot, state, cause, report_sha256, expires_at FROM attempts
- WHERE (job_id, slice_index) IN (SELECT * FROM unnest(:job_ids::uuid[], :slice_indexes::integer[]))
-   AND (state IN ('leased', 'running') OR id = ANY(:ids::uuid[]))
- ORDER BY id FOR UPDATE;
-
--- name: apply_attempts!
-UPDATE attempts SET
-       state = c.state, cause = c.cause, report_sha256 = coalesce(c.report_sha256, attempts.report_sha256),
-       started_at = CASE WHEN c.state = 'running' THEN coalesce(attempts.started_at, clock_timestamp())
-                         ELSE attempts.started_at END,
-       finished_at = CASE WHEN c.state IN ('succeeded', 'failed', 'lost', 'cancelled')
-                          THEN clock_timestamp() END
-  FROM unnest(:ids::uuid[], :states::attempt_state[], :causes::failure_cause[], :report_sha256s::bytea[])
-       AS c (id, state, cause, report_sha256)
- WHERE attempts.id = c.id;
-
--- name: record_reports!
--- What the nodes said of the attempts' ends, beside what core decided.
-UPDATE attempts SET exit_code = r.exit_code, message = r.message, run_seconds = r.run_seconds,
-       cpu_seconds = r.cpu_seconds, memory_bytes_peak = r.memory_bytes_peak, outputs = r.outputs::jsonb,
-       result_sha256 = r.result_sha256, receipt = r.receipt
-  FROM unnest(:ids::uuid[], :exit_codes::integer[], :messages::text[], :run_seconds::double precision[],
-              :cpu_seconds::double precision[], :memory_bytes_peaks::bigint[], :outputs::text[],
-              :result_sha256s::bytea[], :receipts::text[])
-       AS r (id, exit_code, message, run_seconds, cpu_seconds, memory_bytes_peak, outputs, result_sha256, receipt)
- WHERE attempts.id = r.id;
+-- name: apply_changes!
+-- Writes what core decided, about attempts, slices and jobs, with its events, at once. What a node said of an
+-- attempt's end stands beside it. A slice that goes back to the queue goes to the end of it.
+WITH attempts_changed AS (
+    UPDATE attempts SET
+           state = c.state, cause = c.cause, report_sha256 = coalesce(c.report_sha256, attempts.report_sha256),
+           started_at = CASE WHEN c.state = 'running' THEN coalesce(attempts.started_at, clock_timestamp())
+                             ELSE attempts.started_at END,
+           finished_at = CASE WHEN c.state IN ('succeeded', 'failed', 'lost', 'cancelled')
+                              THEN clock_timestamp() END,
+           exit_code = coalesce(c.exit_code, attempts.exit_code), message = coalesce(c.message, attempts.message),
+           run_seconds = coalesce(c.run_seconds, attempts.run_seconds),
+           cpu_seconds = coalesce(c.cpu_seconds, attempts.cpu_seconds),
+           memory_bytes_peak = coalesce(c.memory_bytes_peak, attempts.memory_bytes_peak),
+           outputs = coalesce(c.outputs::jsonb, attempts.outputs),
+           result_sha256 = coalesce(c.result_sha256, attempts.result_sha256),
+           receipt_id = coalesce(c.receipt_id, attempts.receipt_id)
+      FROM unnest(:ids::uuid[], :states::attempt_state[], :causes::failure_cause[], :report_sha256s::bytea[],
+                  :exit_codes::integer[], :messages::text[], :run_seconds::double precision[],
+                  :cpu_seconds::double precision[], :memory_bytes_peaks::bigint[], :outputs::text[],
+                  :result_sha256s::bytea[], :receipt_ids::uuid[])
+           AS c (id, state, cause, report_sha256, exit_code, message, run_seconds, cpu_seconds, memory_bytes_peak,
+                 outputs, result_sha256, receipt_id)
+     WHERE attempts.id = c.id),
+slices_changed AS (
+    UPDATE slices SET
+           state = c.state, failure_count = c.failure_count, killed_count = c.killed_count, cause = c.cause,
+           avoid_node_id = c.avoid_node_id, accepted_attempt_id = c.accepted_attempt_id,
+           queued_at = CASE WHEN c.state = 'queued' THEN clock_timestamp() ELSE slices.queued_at END,
+           finished_at = CASE WHEN c.state IN ('succeeded', 'failed', 'cancelled') THEN clock_timestamp() END
+      FROM unnest(:slice_job_ids::uuid[], :slice_indexes::integer[], :slice_states::slice_state[],
+                  :failure_counts::integer[], :killed_counts::smallint[], :slice_causes::failure_cause[],
+                  :avoid_node_ids::uuid[], :accepted_attempt_ids::uuid[])
+           AS c (job_id, slice_index, state, failure_count, killed_count, cause, avoid_node_id, accepted_attempt_id)
+     WHERE slices.job_id = c.job_id AND slices.slice_index = c.slice_index),
+jobs_changed AS (
+    UPDATE jobs SET succeeded_count = c.succeeded, failed_count = c.failed, cancelled_count = c.cancelled,
+           state = c.state, run_seconds_sum = c.run_seconds_sum,
+           finished_at = CASE WHEN c.state IN ('succeeded', 'failed', 'cancelled') THEN clock_timestamp() END
+      FROM unnest(:job_ids::uuid[], :succeeded::integer[], :failed::integer[], :cancelled::integer[],
+                  :job_states::job_state[], :run_seconds_sums::double precision[])
+           AS c (id, succeeded, failed, cancelled, state, run_seconds_sum)
+     WHERE jobs.id = c.id),
+receipts_kept AS (
+    INSERT INTO receipts (id, node_id, token)
+    SELECT * FROM unnest(:kept_receipt_ids::uuid[], :receipt_node_ids::uuid[], :receipt_tokens::text[]))
+INSERT INTO events (kind, account_id, job_id, body)
+SELECT e.kind, e.account_id, e.job_id, e.body::jsonb
+  FROM unnest(:event_kinds::text[], :event_account_ids::uuid[], :event_job_ids::uuid[], :event_bodies::text[])
+       AS e (kind, account_id, job_id, body);
 
 -- name: extend_leases!
 -- Beats of many nodes in one statement; an attempt is extended only for the node that holds it.
@@ -62,15 +123,19 @@ UPDATE attempts SET expires_at = clock_timestamp() + :lease_seconds::double prec
   FROM locked WHERE attempts.id = locked.id;
 
 -- name: list_unacknowledged
-SELECT a.id, a.job_id, a.slice_index FROM attempts a
+SELECT a.id FROM attempts a
   JOIN unnest(:ids::uuid[], :node_ids::uuid[]) AS b (id, node_id) ON b.id = a.id AND b.node_id = a.node_id
  WHERE a.state = 'leased';
 
 -- name: list_overdue
-SELECT id, job_id, slice_index FROM attempts
+SELECT id FROM attempts
  WHERE state IN ('leased', 'running')
    AND expires_at < clock_timestamp() - :grace_seconds::double precision * interval '1 second'
  ORDER BY expires_at LIMIT :limit_count;
+
+-- name: list_owners
+-- Whose job each attempt belongs to; never changes.
+SELECT a.id, j.account_id FROM attempts a JOIN jobs j ON j.id = a.job_id WHERE a.id = ANY(:ids::uuid[]);
 
 -- name: find_held^
 -- An attempt as the node that holds it needs it for files and logs.

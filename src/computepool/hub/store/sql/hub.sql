@@ -28,3 +28,22 @@ SELECT clock_timestamp();
 -- name: notify!
 -- An accelerator only: every listener also looks by itself once a second.
 SELECT pg_notify('computepool', :topic);
+
+-- name: record_topic!
+-- One row for all: whoever writes it commits next, so nobody waits long for it.
+UPDATE hub_topics SET version = version + 1 WHERE topic = :topic;
+
+-- name: list_topics
+SELECT topic, version FROM hub_topics;
+
+-- name: exchange_summaries
+-- Tells what this hub process has free, and hears it from the others that are alive; those long silent are dropped.
+WITH told AS (
+    INSERT INTO hub_summaries (hub_process_id, free, told_at) VALUES (:hub_process_id, :free, clock_timestamp())
+    ON CONFLICT (hub_process_id) DO UPDATE SET free = excluded.free, told_at = excluded.told_at),
+dropped AS (DELETE FROM hub_summaries WHERE told_at < clock_timestamp() - interval '1 hour')
+SELECT hub_process_id, free FROM hub_summaries
+ WHERE hub_process_id <> :hub_process_id AND told_at > clock_timestamp() - :seconds::double precision * interval '1 second';
+
+-- name: delete_summary!
+DELETE FROM hub_summaries WHERE hub_process_id = :hub_process_id;

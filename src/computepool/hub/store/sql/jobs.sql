@@ -1,15 +1,56 @@
--- name: insert_jobs!
--- Jobs and all their slices in one statement: a job of 100,000 slices travels as one small row.
-WITH new AS (
-    INSERT INTO jobs (id, account_id, name, spec, shape_id, priority, slice_count, retries, wall_seconds, expires_at,
-                      created_at)
-    SELECT *, :created_at::timestamptz
-      FROM unnest(:ids::uuid[], :account_ids::uuid[], :names::text[], :specs::jsonb[], :shape_ids::integer[],
-                  :priorities::smallint[], :slice_counts::integer[], :retries::smallint[], :wall_seconds::integer[],
-                  :expires_at::timestamptz[])
-    RETURNING id, shape_id, priority, slice_count)
-INSERT INTO slices (job_id, slice_index, shape_id, priority)
-SELECT new.id, i, new.shape_id, new.priority FROM new CROSS JOIN LATERAL generate_series(0, new.slice_count - 1) AS i;
+-- name: insert_jobs
+-- Many submits in one statement, which is a transaction by itself: keys, jobs, all their slices, and the first
+-- attempts of those that found a slot on the way ("born leased"). A job of 100,000 slices travels as one small row.
+-- A key that was used before keeps its job out; the insert waits for a twin that is being written at this moment,
+-- and keys are taken in order, so that two hubs never wait for each other in a circle. A slot that another hub has
+-- just filled is passed over by the unique index, and its slice is queued instead.
+WITH wanted AS (
+    SELECT * FROM unnest(:ids::uuid[], :account_ids::uuid[], :names::text[], :specs::text[], :shape_ids::integer[],
+                         :priorities::smallint[], :priority_classes::priority_class[], :prefers::preference[],
+                         :weight_sets::text[], :slice_counts::integer[], :retries::smallint[],
+                         :wall_seconds::integer[], :deadlines::timestamptz[], :expires_at::timestamptz[],
+                         :keys::text[], :request_sha256s::bytea[])
+        AS w (id, account_id, name, spec, shape_id, priority, priority_class, prefer, weight_set, slice_count, retries,
+              wall_seconds, deadline_at, expires_at, key, request_sha256)),
+keyed AS (
+    INSERT INTO idempotency (account_id, key, request_sha256, job_id)
+    SELECT account_id, key, request_sha256, id FROM wanted WHERE key IS NOT NULL ORDER BY account_id, key, id
+    ON CONFLICT DO NOTHING RETURNING job_id),
+fresh AS (SELECT * FROM wanted WHERE key IS NULL OR id IN (SELECT job_id FROM keyed)),
+born AS (
+    INSERT INTO attempts (id, job_id, slice_index, number, node_id, slot, expected_seconds, expires_at)
+    SELECT b.id, b.job_id, b.slice_index, 1, b.node_id, b.slot, b.expected_seconds,
+           clock_timestamp() + :lease_seconds::double precision * interval '1 second'
+      FROM unnest(:attempt_ids::uuid[], :attempt_job_ids::uuid[], :attempt_slice_indexes::integer[],
+                  :node_ids::uuid[], :slots::text[], :expected_seconds::double precision[])
+           AS b (id, job_id, slice_index, node_id, slot, expected_seconds)
+     WHERE b.job_id IN (SELECT id FROM fresh)
+     ORDER BY b.node_id, b.slot
+    ON CONFLICT DO NOTHING RETURNING id, job_id, slice_index),
+new AS (
+    INSERT INTO jobs (id, account_id, name, spec, shape_id, priority, priority_class, prefer, weight_set, slice_count,
+                      retries, wall_seconds, deadline_at, expires_at, state, started_at)
+    SELECT f.id, f.account_id, f.name, f.spec::jsonb, f.shape_id, f.priority, f.priority_class, f.prefer,
+           f.weight_set, f.slice_count, f.retries, f.wall_seconds, f.deadline_at, f.expires_at,
+           (CASE WHEN b.job_id IS NULL THEN 'queued' ELSE 'running' END)::job_state,
+           CASE WHEN b.job_id IS NOT NULL THEN clock_timestamp() END
+      FROM fresh f LEFT JOIN (SELECT DISTINCT job_id FROM born) AS b ON b.job_id = f.id
+    RETURNING id, account_id, shape_id, priority, priority_class, slice_count, created_at),
+new_slices AS (
+    INSERT INTO slices (job_id, slice_index, account_id, shape_id, priority, priority_class, state, attempt_count)
+    SELECT new.id, i, new.account_id, new.shape_id, new.priority, new.priority_class,
+           (CASE WHEN b.id IS NULL THEN 'queued' ELSE 'leased' END)::slice_state,
+           CASE WHEN b.id IS NULL THEN 0 ELSE 1 END
+      FROM new CROSS JOIN LATERAL generate_series(0, new.slice_count - 1) AS i
+      LEFT JOIN born AS b ON b.job_id = new.id AND b.slice_index = i),
+recorded AS (
+    INSERT INTO events (kind, account_id, job_id, body)
+    SELECT 'job_submitted', account_id, id, jsonb_build_object('slices', slice_count) FROM new
+    UNION ALL
+    SELECT 'slices_leased', new.account_id, born.job_id,
+           jsonb_build_object('slices', jsonb_build_array(jsonb_build_array(born.slice_index, born.slice_index)))
+      FROM born JOIN new ON new.id = born.job_id)
+SELECT new.id, new.created_at, born.id AS attempt_id FROM new LEFT JOIN born ON born.job_id = new.id;
 
 -- name: find_job^
 -- Live attempts are counted through attempts_live_slice_idx; what is neither live nor ended is queued.
@@ -29,25 +70,8 @@ SELECT j.*,
    AND (:state::job_state IS NULL OR j.state = :state::job_state)
  ORDER BY j.id DESC LIMIT :limit_count;
 
--- name: list_specs
-SELECT id, account_id, spec, slice_count, wall_seconds FROM jobs WHERE id = ANY(:ids::uuid[]);
-
--- name: start_jobs
--- Only the first lease of a job touches its row.
-UPDATE jobs SET state = 'running', started_at = clock_timestamp()
- WHERE id = ANY(:ids::uuid[]) AND state = 'queued' RETURNING id, account_id;
-
--- name: lock_jobs
-SELECT id, account_id, name, slice_count, succeeded_count, failed_count, cancelled_count, started_at, state, retries
-  FROM jobs WHERE id = ANY(:ids::uuid[]) ORDER BY id FOR UPDATE;
-
--- name: set_counts!
-UPDATE jobs SET succeeded_count = c.succeeded, failed_count = c.failed, cancelled_count = c.cancelled,
-       state = c.state,
-       finished_at = CASE WHEN c.state IN ('succeeded', 'failed', 'cancelled') THEN clock_timestamp() END
-  FROM unnest(:ids::uuid[], :succeeded::integer[], :failed::integer[], :cancelled::integer[], :states::job_state[])
-       AS c (id, succeeded, failed, cancelled, state)
- WHERE jobs.id = c.id;
+-- name: list_orders
+SELECT id, account_id, spec, slice_count, wall_seconds, prefer, weight_set FROM jobs WHERE id = ANY(:ids::uuid[]);
 
 -- name: list_expired
 SELECT id FROM jobs WHERE finished_at IS NULL AND expires_at <= clock_timestamp() ORDER BY expires_at LIMIT :limit_count;
@@ -57,21 +81,8 @@ SELECT i.account_id, i.key, i.request_sha256, i.job_id
   FROM idempotency i JOIN unnest(:account_ids::uuid[], :keys::text[]) AS w (account_id, key)
     ON i.account_id = w.account_id AND i.key = w.key;
 
--- name: insert_idempotent
--- Waits for a twin that is being written at this moment; what is not returned was used before.
--- In order of account and key, so that two hubs never wait for each other in a circle.
-INSERT INTO idempotency (account_id, key, request_sha256, job_id)
-SELECT n.account_id, n.key, n.request_sha256, n.job_id
-  FROM unnest(:account_ids::uuid[], :keys::text[], :request_sha256s::bytea[], :job_ids::uuid[])
-       WITH ORDINALITY AS n (account_id, key, request_sha256, job_id, place)
- ORDER BY n.account_id, n.key, n.place
-ON CONFLICT DO NOTHING RETURNING job_id;
-
 -- name: find_jobs
 SELECT j.*,
        (SELECT count(*) FROM attempts a WHERE a.job_id = j.id AND a.state = 'leased') AS leased_count,
        (SELECT count(*) FROM attempts a WHERE a.job_id = j.id AND a.state = 'running') AS running_count
   FROM jobs j WHERE j.id = ANY(:ids::uuid[]);
-
--- name: delete_idempotent!
-DELETE FROM idempotency WHERE job_id = ANY(:job_ids::uuid[]);

@@ -7,7 +7,7 @@ RETURNING id, account_id, name, roles, created_at, expires_at, revoked_at, last_
 -- name: find_caller^
 -- One look-up names the caller: the key must be valid now, by the database's clock.
 SELECT k.id AS key_id, k.account_id, k.roles AS key_roles, a.roles AS account_roles, a.suspended_at,
-       a.calls_per_minute_max
+       a.calls_per_minute_max, a.priority_class_max
   FROM api_keys k JOIN accounts a ON a.id = k.account_id
  WHERE k.secret_sha256 = :secret_sha256 AND k.revoked_at IS NULL
    AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp());

@@ -1,10 +1,15 @@
 -- name: upsert_node^
--- Enrolling again with the same key pair is the same node; another owner cannot take it over.
-INSERT INTO nodes (id, account_id, name, public_key, synthetic, isolation, region, hardware, agent_version)
-VALUES (:id, :account_id, :name, :public_key, :synthetic, :isolation, :region, :hardware, :agent_version)
+-- Enrolling again with the same key pair is the same node; another owner cannot take it over. An agent that names no
+-- floor leaves the one that its owner has set since: a restart must not lend a machine for nothing.
+INSERT INTO nodes (id, account_id, name, public_key, synthetic, isolation, region, hardware, agent_version,
+                   floor_microcredits_per_hour)
+VALUES (:id, :account_id, :name, :public_key, :synthetic, :isolation, :region, :hardware, :agent_version,
+        :floor_microcredits_per_hour)
 ON CONFLICT (public_key) DO UPDATE
    SET name = excluded.name, isolation = excluded.isolation, region = excluded.region, hardware = excluded.hardware,
-       agent_version = excluded.agent_version, synthetic = excluded.synthetic
+       agent_version = excluded.agent_version, synthetic = excluded.synthetic,
+       floor_microcredits_per_hour = coalesce(nullif(excluded.floor_microcredits_per_hour, 0),
+                                              nodes.floor_microcredits_per_hour)
  WHERE nodes.account_id = excluded.account_id AND nodes.state <> 'removed'
 RETURNING id;
 
@@ -12,9 +17,10 @@ RETURNING id;
 DELETE FROM slots WHERE node_id = :node_id;
 
 -- name: insert_slots!
-INSERT INTO slots (node_id, name, kind, tier, vram_bytes, cores, ram_bytes, disk_bytes)
+INSERT INTO slots (node_id, name, kind, tier, vram_bytes, cores, ram_bytes, disk_bytes, speed_tflops)
 SELECT :node_id, * FROM unnest(:names::text[], :kinds::slot_kind[], :tiers::text[], :vram_bytes::bigint[],
-                               :cores::integer[], :ram_bytes::bigint[], :disk_bytes::bigint[]);
+                               :cores::integer[], :ram_bytes::bigint[], :disk_bytes::bigint[],
+                               :speed_tflops::double precision[]);
 
 -- name: get_node^
 SELECT * FROM nodes WHERE id = :id;
@@ -32,11 +38,22 @@ SELECT s.*, n.region, n.isolation,
   FROM slots s JOIN nodes n ON n.id = s.node_id
  WHERE s.node_id = ANY(:node_ids::uuid[]) ORDER BY s.node_id, s.name;
 
+-- name: list_candidates
+-- Busy slots are found through attempts_live_slot_idx.
+SELECT s.*, n.region, n.isolation, n.floor_microcredits_per_hour,
+       EXISTS (SELECT 1 FROM attempts a WHERE a.node_id = s.node_id AND a.slot = s.name
+                  AND a.state IN ('leased', 'running')) AS busy
+  FROM slots s JOIN nodes n ON n.id = s.node_id
+ WHERE s.node_id = ANY(:node_ids::uuid[]) ORDER BY s.node_id, s.name;
+
 -- name: lock_node^
 SELECT * FROM nodes WHERE id = :id FOR UPDATE;
 
 -- name: set_state!
 UPDATE nodes SET state = :state WHERE id = :id;
+
+-- name: set_floor!
+UPDATE nodes SET floor_microcredits_per_hour = :floor_microcredits_per_hour WHERE id = :id;
 
 -- name: set_boot!
 UPDATE nodes SET boot_id = :boot_id, past_boot_ids = :past_boot_ids::uuid[], last_seen_at = clock_timestamp()

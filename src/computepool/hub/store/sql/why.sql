@@ -2,9 +2,10 @@
 -- The whole fleet as one request sees it. What a slot has beyond the request is cut off and what it is short of is cut
 -- to steps (to one core at least, which every slot has): neither changes which gate it fails, and a hundred thousand
 -- slots come down to a few rows.
+-- What is too dear is lifted to the next of the given prices.
 -- A node's name and its last call are told only to its owner (to an operator, viewer_id null, all are).
--- Busy slots are found through attempts_live_slot_idx.
-SELECT s.kind, s.tier, n.region, least(n.isolation, :isolation::isolation_level) AS isolation,
+-- Busy slots are found through attempts_live_slot_idx. A fleet beyond fleet_max is looked at in part.
+SELECT s.kind, s.tier, s.region, least(s.isolation, :isolation::isolation_level) AS isolation,
        CASE WHEN s.vram_bytes >= :vram_bytes::bigint THEN :vram_bytes::bigint
             ELSE s.vram_bytes / :vram_step::bigint * :vram_step::bigint END AS vram_bytes,
        CASE WHEN s.cores >= :cores::integer THEN :cores::integer
@@ -13,43 +14,119 @@ SELECT s.kind, s.tier, n.region, least(n.isolation, :isolation::isolation_level)
             ELSE s.ram_bytes / :ram_step::bigint * :ram_step::bigint END AS ram_bytes,
        CASE WHEN s.disk_bytes >= :disk_bytes::bigint THEN :disk_bytes::bigint
             ELSE s.disk_bytes / :disk_step::bigint * :disk_step::bigint END AS disk_bytes,
-       CASE WHEN n.last_seen_at >= clock_timestamp() - :silence_seconds::double precision * interval '1 second'
-            THEN CASE WHEN n.state = 'active' THEN 'ready' ELSE 'paused' END
+       CASE WHEN s.last_seen_at >= clock_timestamp() - :silence_seconds::double precision * interval '1 second'
+            THEN CASE WHEN s.state = 'active' THEN 'ready' ELSE 'paused' END
             ELSE 'offline' END AS standing,
+       CASE WHEN :ceiling::bigint IS NULL OR s.floor_microcredits_per_hour <= :ceiling::bigint THEN 0
+            ELSE (:prices::bigint[])[width_bucket(s.floor_microcredits_per_hour - 1, :prices::bigint[]) + 1]
+       END AS price_microcredits_per_hour,
        count(*) AS slot_count, count(a.id) AS busy_count,
-       min(n.name) FILTER (WHERE :viewer_id::uuid IS NULL OR n.account_id = :viewer_id::uuid) AS node_name,
-       max(n.last_seen_at) FILTER (WHERE :viewer_id::uuid IS NULL OR n.account_id = :viewer_id::uuid) AS last_seen_at
-  FROM slots s JOIN nodes n ON n.id = s.node_id
+       min(s.node_name) FILTER (WHERE :viewer_id::uuid IS NULL OR s.account_id = :viewer_id::uuid) AS node_name,
+       max(s.last_seen_at) FILTER (WHERE :viewer_id::uuid IS NULL OR s.account_id = :viewer_id::uuid) AS last_seen_at
+  FROM (SELECT t.*, n.region, n.isolation, n.state, n.last_seen_at, n.account_id, n.name AS node_name,
+               n.floor_microcredits_per_hour
+          FROM slots t JOIN nodes n ON n.id = t.node_id
+         WHERE n.state <> 'removed' LIMIT :fleet_max::bigint) AS s
   LEFT JOIN attempts a ON a.node_id = s.node_id AND a.slot = s.name AND a.state IN ('leased', 'running')
- WHERE n.state <> 'removed'
- GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9 LIMIT :limit_count::bigint;
+ GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 LIMIT :limit_count::bigint;
 
 -- name: list_first_slices
 -- The first slice of each state, tried or not; or the one asked for. One pass over the job's part of the primary key.
-SELECT s.slice_index, s.state, s.priority, s.shape_id, s.attempt_count, s.failure_count, s.cause,
-       s.accepted_attempt_id, s.queued_at
+SELECT s.slice_index, s.state, s.priority, s.priority_class, s.account_id, s.shape_id, s.attempt_count,
+       s.failure_count, s.killed_count, s.cause, s.accepted_attempt_id, s.queued_at, s.raised_at
   FROM (SELECT min(slice_index) AS slice_index FROM slices
          WHERE job_id = :job_id AND (:slice_index::integer IS NULL OR slice_index = :slice_index::integer)
          GROUP BY state, attempt_count > 0) AS first
   JOIN slices s ON s.job_id = :job_id AND s.slice_index = first.slice_index
  ORDER BY s.slice_index;
 
--- name: count_ahead$
--- Two ranges of slices_queue_idx rather than one condition with OR, which would read the shape's whole queue.
+-- name: count_own_ahead$
+-- Two ranges of one run of slices_queue_idx rather than one condition with OR, which would read the whole run.
 SELECT count(*) FROM (
-    (SELECT 1 FROM slices WHERE shape_id = :shape_id::integer AND state = 'queued' AND priority > :priority::smallint
+    (SELECT 1 FROM slices WHERE shape_id = :shape_id::integer AND priority_class = :priority_class::priority_class
+        AND account_id = :account_id::uuid AND state = 'queued' AND priority > :priority::smallint
       LIMIT :count_max::bigint)
     UNION ALL
-    (SELECT 1 FROM slices WHERE shape_id = :shape_id::integer AND state = 'queued' AND priority = :priority::smallint
+    (SELECT 1 FROM slices WHERE shape_id = :shape_id::integer AND priority_class = :priority_class::priority_class
+        AND account_id = :account_id::uuid AND state = 'queued' AND priority = :priority::smallint
         AND (queued_at, job_id, slice_index) < (:queued_at::timestamptz, :job_id::uuid, :slice_index::integer)
       LIMIT :count_max::bigint)) AS ahead;
+
+-- name: count_class_ahead$
+SELECT count(*) FROM (SELECT 1 FROM slices WHERE shape_id = :shape_id::integer AND state = 'queued'
+                         AND priority_class > :priority_class::priority_class LIMIT :count_max::bigint) AS ahead;
+
+-- name: list_waiting_accounts
+-- Whose slices of one shape and class wait: walks from one run of slices_queue_idx to the next, up to a limit.
+WITH RECURSIVE walk AS (
+    (SELECT account_id FROM slices WHERE shape_id = :shape_id::integer AND state = 'queued'
+        AND priority_class = :priority_class::priority_class ORDER BY account_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT s.account_id FROM slices s WHERE s.shape_id = :shape_id::integer AND s.state = 'queued'
+               AND s.priority_class = :priority_class::priority_class AND s.account_id > walk.account_id
+             ORDER BY s.account_id LIMIT 1)
+      FROM walk WHERE walk.account_id IS NOT NULL
+), waiting AS (SELECT account_id FROM walk WHERE account_id IS NOT NULL LIMIT :limit_count::bigint)
+SELECT a.id AS account_id, a.fair_weight, coalesce(u.slot_seconds, 0) AS slot_seconds, u.counted_at
+  FROM accounts a LEFT JOIN fair_usage u ON u.account_id = a.id
+ WHERE a.id IN (SELECT account_id FROM waiting) OR a.id = :account_id::uuid;
+
+-- name: list_fitting
+-- Slots that pass every gate of a shape, with what they are scored by: the chosen one, and those that may score best.
+-- The order is rough (Wilson's lower limit in place of the Beta's quantile): enough that the best few are among the
+-- first hundreds, which the rules of core then score exactly. A fleet of more nodes than fleet_max is looked at in part.
+WITH looked_at AS (
+    SELECT id FROM nodes WHERE id = :node_id::uuid
+    UNION
+    (SELECT id FROM nodes WHERE state <> 'removed' LIMIT :fleet_max::bigint)),
+fleet AS (
+    SELECT t.*, n.region, n.isolation, n.account_id, n.name AS node_name, n.floor_microcredits_per_hour,
+           n.state = 'active' AND n.last_seen_at >= clock_timestamp()
+               - :silence_seconds::double precision * interval '1 second' AS ready
+      FROM slots t JOIN nodes n ON n.id = t.node_id
+     WHERE n.id IN (SELECT id FROM looked_at) AND n.state <> 'removed'),
+fitting AS (
+    SELECT f.*, r.finished, r.failed, r.faults_running, r.counted_at,
+           f.node_id = :node_id::uuid AND f.name = :slot::text AS chosen,
+           greatest(least(coalesce(f.speed_tflops, d.tflops), d.tflops * :declared_ratio_max::double precision),
+                    0.001) AS rough_tflops,
+           (e.good + 1.35 - 1.645 * sqrt(e.good * e.bad / (e.good + e.bad) + 0.68)) / (e.good + e.bad + 2.71)
+               AS rough_reliability
+      FROM fleet f
+      JOIN LATERAL (SELECT CASE WHEN f.kind = 'cpu' THEN f.cores * :core_tflops::double precision
+                                ELSE coalesce((SELECT k.tflops FROM unnest(:tiers_known::text[],
+                                                                           :tiers_tflops::double precision[])
+                                                                    AS k (tier, tflops) WHERE k.tier = f.tier),
+                                              :unknown_tflops::double precision) END AS tflops) AS d ON true
+      LEFT JOIN reliabilities r ON r.node_id = f.node_id AND r.job_class = :job_class::text
+      JOIN LATERAL (SELECT coalesce(r.finished, 0) + 1 AS good, coalesce(r.failed, 0) + 1 AS bad) AS e ON true
+     WHERE (f.ready OR f.node_id = :node_id::uuid AND f.name = :slot::text)
+       AND (f.kind = 'gpu' OR NOT :gpu::boolean)
+       AND f.vram_bytes >= :vram_bytes::bigint AND f.cores >= :cores::integer AND f.ram_bytes >= :ram_bytes::bigint
+       AND f.disk_bytes >= :disk_bytes::bigint AND f.isolation >= :isolation::isolation_level
+       AND (:tiers::text[] = '{}' OR f.tier = ANY(:tiers::text[]))
+       AND (:regions::text[] = '{}' OR f.region = ANY(:regions::text[]))
+       AND (:ceiling::bigint IS NULL OR f.floor_microcredits_per_hour <= :ceiling::bigint))
+SELECT f.node_id, f.name, f.kind, f.tier, f.vram_bytes, f.cores, f.ram_bytes, f.disk_bytes, f.region, f.isolation,
+       f.speed_tflops, f.floor_microcredits_per_hour, f.finished, f.failed, f.faults_running, f.counted_at,
+       CASE WHEN :viewer_id::uuid IS NULL OR f.account_id = :viewer_id::uuid THEN f.node_name END AS node_name,
+       EXISTS (SELECT 1 FROM attempts a WHERE a.node_id = f.node_id AND a.slot = f.name
+                  AND a.state IN ('leased', 'running')) AS busy,
+       count(*) OVER () AS fit_count, (SELECT count(*) FROM looked_at) > :fleet_max::bigint AS is_cut
+  FROM fitting f
+ ORDER BY NOT f.chosen, f.kind = 'gpu' AND NOT :gpu::boolean,
+          :speed_weight::double precision * ln(f.rough_tflops)
+          - :price_weight::double precision * ln(greatest(f.floor_microcredits_per_hour, 1)::double precision)
+          + :reliability_weight::double precision * ln(greatest(f.rough_reliability, 0.0001)) DESC,
+          f.node_id, f.name
+ LIMIT :limit_count::bigint;
 
 -- name: list_attempts
 -- Newest first, with the slot as it is today; it is gone when the node was enrolled anew with other hardware.
 SELECT a.id, a.number, a.node_id, a.slot, a.state, a.leased_at, a.started_at, a.finished_at, a.run_seconds,
        a.exit_code, a.cause, a.message, a.memory_bytes_peak, n.region, n.isolation,
        CASE WHEN :viewer_id::uuid IS NULL OR n.account_id = :viewer_id::uuid THEN n.name END AS node_name,
-       s.kind, s.tier, s.vram_bytes, s.cores, s.ram_bytes, s.disk_bytes
+       s.kind, s.tier, s.vram_bytes, s.cores, s.ram_bytes, s.disk_bytes, n.floor_microcredits_per_hour
   FROM attempts a JOIN nodes n ON n.id = a.node_id
   LEFT JOIN slots s ON s.node_id = a.node_id AND s.name = a.slot
  WHERE a.job_id = :job_id AND a.slice_index = :slice_index

@@ -1,0 +1,119 @@
+"""Which runs of the queue have slices waiting, as far as this hub knows. A cache: the database is true.
+
+A run is known at once when this hub wrote to it, and soon when another did (NOTIFY, or the look that the timer
+takes). It is forgotten when a round found it empty, unless something was written to it in the meantime.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+
+from computepool.core.ids import AccountId, ShapeId
+from computepool.core.jobs.order import PriorityClass
+from computepool.core.placement.checks import find_refusal
+from computepool.core.placement.rounds import Run
+from computepool.core.placement.shape import Shape
+from computepool.core.placement.slot import Slot
+
+# Runs that one hub looks at; with more, the rest waits until some of these are empty.
+RUNS_MAX = 20_000
+VERDICTS_MAX = 10_000
+
+
+class Backlog:
+    def __init__(
+        self,
+        *,
+        on_arrival: Callable[[AccountId], None] = lambda _: None,
+        on_leave: Callable[[AccountId], None] = lambda _: None,
+    ) -> None:
+        # By shape and class: the accounts that wait.
+        self.runs: dict[ShapeId, dict[PriorityClass, set[AccountId]]] = {}
+        self.shapes: dict[ShapeId, Shape] = {}
+        self._on_arrival = on_arrival
+        self._on_leave = on_leave
+        self._shapes_of: defaultdict[AccountId, Counter[ShapeId]] = defaultdict(Counter)
+        self._noted: dict[Run, int] = {}
+        # Grows with everything that is noted; whoever looked before a note must not undo it.
+        self._clock = 0
+        self._verdicts: dict[Slot, bool] = {}
+
+    def __len__(self) -> int:
+        return len(self._noted)
+
+    def __contains__(self, run: object) -> bool:
+        return run in self._noted
+
+    @property
+    def moment(self) -> int:
+        return self._clock
+
+    @property
+    def accounts(self) -> Iterable[AccountId]:
+        return self._shapes_of.keys()
+
+    def count_shapes(self, account_id: AccountId) -> int:
+        return len(self._shapes_of[account_id]) if account_id in self._shapes_of else 0
+
+    def waits(self, account_id: AccountId, shape_id: ShapeId) -> bool:
+        return account_id in self._shapes_of and shape_id in self._shapes_of[account_id]
+
+    def note(self, run: Run) -> None:
+        """Something was queued there."""
+        self._clock += 1
+        if run not in self._noted:
+            if len(self._noted) >= RUNS_MAX:
+                return
+            self._add(run)
+        self._noted[run] = self._clock
+
+    def forget(self, runs: Iterable[Run], *, as_of: int) -> None:
+        """They were found empty by somebody who began to look at the moment `as_of`."""
+        for run in runs:
+            if self._noted.get(run, self._clock + 1) <= as_of:
+                self._remove(run)
+
+    def replace(self, found: Iterable[Run], *, as_of: int) -> None:
+        """What the database holds, read by somebody who began at the moment `as_of`."""
+        present = set(found)
+        self.forget([run for run in self._noted if run not in present], as_of=as_of)
+        for run in present:
+            if run not in self._noted:
+                self.note(run)
+
+    def could_use(self, slot: Slot) -> bool:
+        """Whether something that waits could run on this slot."""
+        verdict = self._verdicts.get(slot)
+        if verdict is None:
+            if len(self._verdicts) >= VERDICTS_MAX:
+                self._verdicts.clear()
+            verdict = any(find_refusal(self.shapes[id], slot) is None for id in self.runs)
+            self._verdicts[slot] = verdict
+        return verdict
+
+    def _add(self, run: Run) -> None:
+        if run.shape_id not in self.runs:
+            self._verdicts.clear()
+        self.runs.setdefault(run.shape_id, {}).setdefault(run.priority_class, set()).add(run.account_id)
+        shapes = self._shapes_of[run.account_id]
+        if not shapes:
+            self._on_arrival(run.account_id)
+        shapes[run.shape_id] += 1
+
+    def _remove(self, run: Run) -> None:
+        del self._noted[run]
+        classes = self.runs[run.shape_id]
+        classes[run.priority_class].discard(run.account_id)
+        if not classes[run.priority_class]:
+            del classes[run.priority_class]
+        if not classes:
+            del self.runs[run.shape_id]
+            self._verdicts.clear()
+        shapes = self._shapes_of[run.account_id]
+        shapes[run.shape_id] -= 1
+        if not shapes[run.shape_id]:
+            del shapes[run.shape_id]
+        if not shapes:
+            del self._shapes_of[run.account_id]
+            self._on_leave(run.account_id)

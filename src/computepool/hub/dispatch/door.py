@@ -1,0 +1,95 @@
+"""Where nodes knock: makes a parked call of a request, and puts what dispatch has for the node into words."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+from computepool import clock
+from computepool.core.ids import AttemptId
+from computepool.hub.dispatch.parked import ParkedCall, Tidings
+from computepool.hub.dispatch.rounds import Rounds
+from computepool.hub.services.callers import NodeCaller
+from computepool.hub.services.leases import Leases
+from computepool.wire.attempts import NextAnswer
+
+log = logging.getLogger("computepool.dispatch")
+
+# A claim needs one round; with the database away it gets an empty answer.
+CLAIM_SECONDS = 5.0
+
+Reply = Callable[[NextAnswer | None], Awaitable[None]]
+
+
+class Door:
+    def __init__(self, rounds: Rounds, leases: Leases) -> None:
+        self._rounds = rounds
+        self._leases = leases
+        self._speaking: set[asyncio.Task[None]] = set()
+
+    def open(
+        self,
+        node: NodeCaller,
+        free_slots: Iterable[str],
+        running: frozenset[AttemptId],
+        reply: Reply,
+        *,
+        hurried: bool,
+    ) -> ParkedCall:
+        """`reply` is called once, when there is something to say or nothing more to wait for."""
+        call = ParkedCall(
+            node_id=node.node_id,
+            free_slots=frozenset(free_slots),
+            running=running,
+            answer=lambda tidings: self._speak(call, tidings, reply),
+            parked_at=clock.seconds(),
+            state=node.state,
+            hurried=hurried,
+        )
+        return call
+
+    async def park(self, call: ParkedCall, seconds: float) -> None:
+        call.timer = asyncio.get_running_loop().call_later(seconds, call.dismiss)
+        await self._rounds.park(call)
+
+    async def claim(
+        self, node: NodeCaller, free_slots: Iterable[str], running: frozenset[AttemptId]
+    ) -> NextAnswer | None:
+        """What these slots can have at once."""
+        found: asyncio.Future[NextAnswer | None] = asyncio.get_running_loop().create_future()
+
+        async def reply(answer: NextAnswer | None) -> None:
+            if not found.done():
+                found.set_result(answer)
+
+        call = self.open(node, free_slots, running, reply, hurried=True)
+        # A claim asks for work alone; what else there is to say, the node's parked call hears.
+        call.claim = call.greeted = True
+        await self.park(call, CLAIM_SECONDS)
+        try:
+            return await found
+        finally:
+            self._rounds.leave(call)
+
+    def _speak(self, call: ParkedCall, tidings: Tidings, reply: Reply) -> None:
+        self._rounds.leave(call)
+        speaking = asyncio.create_task(self._say(tidings, reply))
+        self._speaking.add(speaking)
+        speaking.add_done_callback(self._speaking.discard)
+
+    async def _say(self, tidings: Tidings, reply: Reply) -> None:
+        answer = None
+        try:
+            if tidings:
+                answer = await self._leases.answer(tidings.leased)
+                self._rounds.note_sent(lease.id for lease in tidings.leased)
+                if tidings.controls is not None:
+                    answer = NextAnswer(assignments=answer.assignments, token=answer.token, controls=tidings.controls)
+        except Exception as error:
+            # What is leased stays leased, and is delivered when the node calls again.
+            log.warning("answer_failed error=%r", error)
+        try:
+            await reply(answer)
+        except Exception as error:
+            log.info("reply_failed error=%r", error)

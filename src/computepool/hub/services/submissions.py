@@ -1,0 +1,437 @@
+"""Submitting: many jobs in one statement, each taken or refused on its own, some of them leased as they are born."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+
+from computepool import clock, entropy
+from computepool.core.errors import (
+    ComputePoolError,
+    Forbidden,
+    IdempotencyMismatch,
+    InvalidRequest,
+    InvalidSpec,
+    LimitExceeded,
+)
+from computepool.core.ids import AccountId, AttemptId, JobId, ShapeId
+from computepool.core.jobs.spec import (
+    SCRIPT_FILE_NAME,
+    InputFile,
+    JobSpec,
+    Requirements,
+    find_class_refusal,
+    list_faults,
+)
+from computepool.core.jobs.state import JobState
+from computepool.core.placement.rounds import Run, Wish
+from computepool.core.placement.scorers import Candidate
+from computepool.core.placement.shape import Shape, to_shape
+from computepool.core.placement.weights import Split
+from computepool.hub.services.callers import AccountCaller
+from computepool.hub.services.leases import GRANTS_MAX, Leases, Order, size_order
+from computepool.hub.store import accounts as account_store
+from computepool.hub.store import artifacts as artifact_store
+from computepool.hub.store import jobs as job_store
+from computepool.hub.store import shapes as shape_store
+from computepool.hub.store.accounts import Usage
+from computepool.hub.store.attempts import Grant
+from computepool.hub.store.connect import Connection, Pool
+from computepool.hub.store.jobs import IdempotencyRow, Job, NewJob
+from computepool.wire import jobs as wire
+
+IDEMPOTENCY_KEY_LENGTH_MAX = 200
+# Kinds of slots that one account may have work waiting for at once. Each is a run of the queue to look at.
+SHAPES_PER_ACCOUNT_MAX = 64
+SHAPES_REMEMBERED_MAX = 10_000
+# An account's use of its limits is read again after this long, and before anybody is refused by it.
+ALLOWANCE_SECONDS = 5.0
+ALLOWANCES_REMEMBERED_MAX = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A checked request to run something, on its way into the database."""
+
+    account_id: AccountId
+    request: wire.JobSpec
+    spec: JobSpec
+    shape: Shape
+    idempotency_key: str | None
+
+
+class Placing(Protocol):
+    """What dispatch says while jobs are on their way."""
+
+    def is_waiting(self, account_id: AccountId, shape_id: ShapeId) -> bool: ...
+
+    def count_shapes(self, account_id: AccountId) -> int: ...
+
+    def take_slot(self, shape: Shape, wish: Wish) -> Candidate | None:
+        """A free slot for a slice that nobody waits in front of; it is the caller's from now on."""
+
+    def give_slot(self, candidate: Candidate) -> None:
+        """The slot was not used after all."""
+
+    def expected_seconds(self, account_id: AccountId) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What a batch came to."""
+
+    # In the order of the submissions.
+    answers: list[Job | ComputePoolError]
+    # Leases that jobs were born with.
+    grants: list[Grant]
+    # Where slices are queued now.
+    runs: dict[Run, Shape]
+
+
+def check_submission(caller: AccountCaller, request: wire.JobSpec, *, idempotency_key: str | None) -> Submission:
+    """Everything that can be said about a request without looking anything up."""
+    spec = _to_spec(request)
+    faults = list_faults(spec, now=clock.now())
+    if faults:
+        raise InvalidSpec("The job cannot be taken: " + "; ".join(faults) + ".", faults=faults)
+    refusal = find_class_refusal(spec.priority_class, caller.priority_class_max)
+    if refusal is not None:
+        raise Forbidden(refusal)
+    if idempotency_key is not None and not 1 <= len(idempotency_key) <= IDEMPOTENCY_KEY_LENGTH_MAX:
+        raise InvalidRequest(f"An idempotency key has 1 to {IDEMPOTENCY_KEY_LENGTH_MAX} characters.")
+    return Submission(caller.account_id, request, spec, to_shape(spec.requirements), idempotency_key)
+
+
+class Submissions:
+    """Remembers shapes, which never change, and what accounts use of their limits, for a moment."""
+
+    def __init__(self, pool: Pool, leases: Leases, split: Split, *, lease_seconds: float) -> None:
+        self._pool = pool
+        self._leases = leases
+        self._split = split
+        self._lease_seconds = lease_seconds
+        self._shape_ids: dict[Shape, ShapeId] = {}
+        self._allowances: dict[AccountId, _Allowance] = {}
+
+    async def submit(self, submissions: Sequence[Submission], placing: Placing) -> Submitted:
+        """Many submits in one transaction, judged in the order of their arrival."""
+        # A hub without nodes grants nothing, and must not remember every job that it takes in.
+        self._leases.forget_oldest()
+        async with self._pool.acquire() as conn:
+            await self._load_shapes(conn, {s.shape for s in submissions})
+            answers: dict[int, Job | ComputePoolError] = {}
+            answers.update(await self._list_refusals(conn, submissions, placing))
+            fresh = {i: self._to_new_job(s) for i, s in enumerate(submissions) if i not in answers}
+            for i, job in fresh.items():
+                self._remember(job, submissions[i])
+            newborn = _Newborn(placing)
+            try:
+                newborn.take_slots(fresh, submissions, self._leases)
+                inserted = await job_store.insert_jobs(
+                    conn, list(fresh.values()), newborn.grants, lease_seconds=self._lease_seconds
+                )
+                grants = [grant for grant in newborn.grants if grant.id in inserted.leased]
+                leased = Counter(grant.job_id for grant in grants)
+                for i, job in fresh.items():
+                    if job.id in inserted.created_at:
+                        answers[i] = _to_job(job, submissions[i], inserted.created_at[job.id], leased[job.id])
+                answers |= await _answer_used_keys(conn, submissions, answers)
+            except BaseException:
+                # Whoever hears of this does not hear of the leases: the node is told when it is next looked up.
+                newborn.give_back(set())
+                raise
+            newborn.give_back(inserted.leased)
+        runs = {
+            _run_of(job): submissions[i].shape
+            for i, job in fresh.items()
+            if job.id in inserted.created_at and leased[job.id] < job.slice_count
+        }
+        return Submitted([answers[i] for i in range(len(submissions))], grants, runs)
+
+    # What is looked up before
+
+    async def _load_shapes(self, conn: Connection, shapes: Set[Shape]) -> None:
+        unknown = {shape for shape in shapes if shape not in self._shape_ids}
+        if unknown:
+            if len(self._shape_ids) + len(unknown) > SHAPES_REMEMBERED_MAX:
+                self._shape_ids.clear()
+                unknown = set(shapes)
+            self._shape_ids.update(await shape_store.get_or_insert_shapes(conn, unknown))
+
+    async def _list_refusals(
+        self, conn: Connection, submissions: Sequence[Submission], placing: Placing
+    ) -> dict[int, ComputePoolError]:
+        await self._load_allowances(conn, {s.account_id for s in submissions})
+        present = await _list_present(conn, submissions)
+        refusals: dict[int, ComputePoolError] = {}
+        let_in: Counter[AccountId] = Counter()
+        for i, submission in enumerate(submissions):
+            account_id = submission.account_id
+            refusal = (
+                _find_missing(submission, present)
+                or self._find_shape_refusal(submission, placing)
+                or await self._find_over_limit(conn, submission, in_batch=let_in[account_id])
+            )
+            if refusal is not None:
+                refusals[i] = refusal
+            else:
+                let_in[account_id] += submission.spec.slice_count
+        return refusals
+
+    def _find_shape_refusal(self, submission: Submission, placing: Placing) -> LimitExceeded | None:
+        account_id, shape_id = submission.account_id, self._shape_ids[submission.shape]
+        if placing.count_shapes(account_id) < SHAPES_PER_ACCOUNT_MAX or placing.is_waiting(account_id, shape_id):
+            return None
+        return LimitExceeded(
+            f"You have work waiting for {SHAPES_PER_ACCOUNT_MAX} different kinds of slots. Ask for the same "
+            "requirements in more of your jobs, or wait until some have started.",
+            retry_after_seconds=30,
+        )
+
+    async def _load_allowances(self, conn: Connection, account_ids: Set[AccountId]) -> None:
+        now = clock.seconds()
+        old = {id for id in account_ids if id not in self._allowances or self._allowances[id].good_until < now}
+        if not old:
+            return
+        if len(self._allowances) + len(old) > ALLOWANCES_REMEMBERED_MAX:
+            self._allowances.clear()
+            old = set(account_ids)
+        for account_id, usage in (await account_store.list_usage(conn, old)).items():
+            self._allowances[account_id] = _Allowance(usage, now + ALLOWANCE_SECONDS)
+
+    async def _find_over_limit(
+        self, conn: Connection, submission: Submission, *, in_batch: int
+    ) -> LimitExceeded | None:
+        """Counts the slices in when there is room. Nobody is refused by what was remembered."""
+        account_id, slice_count = submission.account_id, submission.spec.slice_count
+        allowance = self._allowances[account_id]
+        if allowance.find_refusal(slice_count) is not None and not allowance.fresh:
+            [usage] = (await account_store.list_usage(conn, {account_id})).values()
+            # What was let in before this batch is in the database by now; what this batch lets in is not.
+            allowance = _Allowance(usage, 0.0, taken=in_batch, fresh=True)
+            self._allowances[account_id] = allowance
+        refusal = allowance.find_refusal(slice_count)
+        if refusal is None:
+            allowance.taken += slice_count
+        return refusal
+
+    # What is written
+
+    def _to_new_job(self, submission: Submission) -> NewJob:
+        spec, request = submission.spec, submission.request
+        job_id = JobId(entropy.new_id())
+        raw = msgspec.json.encode(request)
+        return NewJob(
+            id=job_id,
+            account_id=submission.account_id,
+            name=spec.name,
+            spec=raw.decode(),
+            shape_id=self._shape_ids[submission.shape],
+            priority=spec.priority,
+            priority_class=spec.priority_class,
+            prefer=spec.prefer,
+            weight_set=self._split.choose(job_id),
+            slice_count=spec.slice_count,
+            retries=spec.retries,
+            wall_seconds=spec.wall_seconds,
+            deadline_at=spec.deadline_at,
+            expires_at=spec.expires_at,
+            key=submission.idempotency_key,
+            request_sha256=_digest(request) if submission.idempotency_key is not None else None,
+        )
+
+    def _remember(self, job: NewJob, submission: Submission) -> None:
+        order = Order(
+            job.account_id,
+            submission.request,
+            job.slice_count,
+            job.wall_seconds,
+            Wish(job.prefer, job.weight_set),
+            size_order(len(job.spec)),
+        )
+        self._leases.remember(job.id, order)
+
+
+class _Newborn:
+    """Slots taken for slices that are not written yet."""
+
+    def __init__(self, placing: Placing) -> None:
+        self._placing = placing
+        self._candidates: dict[AttemptId, Candidate] = {}
+        self.grants: list[Grant] = []
+
+    def take_slots(self, jobs: Mapping[int, NewJob], submissions: Sequence[Submission], leases: Leases) -> None:
+        """In the order of arrival; a shape that found nothing is not asked for again."""
+        barren: set[tuple[ShapeId, Wish]] = set()
+        for i, job in jobs.items():
+            wish = leases.wish_of(job.id)
+            for slice_index in range(min(job.slice_count, GRANTS_MAX - len(self.grants))):
+                if (job.shape_id, wish) in barren:
+                    break
+                candidate = self._placing.take_slot(submissions[i].shape, wish)
+                if candidate is None:
+                    barren.add((job.shape_id, wish))
+                    break
+                self._lease(job, slice_index, candidate, leases)
+
+    def _lease(self, job: NewJob, slice_index: int, candidate: Candidate, leases: Leases) -> None:
+        grant = Grant(
+            id=AttemptId(entropy.new_id()),
+            account_id=job.account_id,
+            job_id=job.id,
+            slice_index=slice_index,
+            number=1,
+            node_id=candidate.slot.node_id,
+            slot=candidate.slot.name,
+            expected_seconds=leases.expect(job.id, job.account_id, self._placing.expected_seconds),
+        )
+        self.grants.append(grant)
+        self._candidates[grant.id] = candidate
+
+    def give_back(self, leased: Set[AttemptId]) -> None:
+        """Slots whose slice was not leased: its key was used before, or another hub had filled the slot."""
+        for attempt_id, candidate in self._candidates.items():
+            if attempt_id not in leased:
+                self._placing.give_slot(candidate)
+
+
+@dataclass(slots=True)
+class _Allowance:
+    """What an account may still submit, as of its last look, and what this hub has let in since."""
+
+    usage: Usage
+    good_until: float
+    taken: int = 0
+    # Read for this very question.
+    fresh: bool = False
+
+    def find_refusal(self, slice_count: int) -> LimitExceeded | None:
+        usage, open_count = self.usage, self.usage.open_slices + self.taken
+        if open_count + slice_count > usage.queued_slices_max:
+            return LimitExceeded(
+                f"You have {open_count:,} unfinished slices; with {slice_count:,} more you would pass your limit of "
+                f"{usage.queued_slices_max:,}. Wait for some to finish, cancel some, or ask the operator for more.",
+                retry_after_seconds=30,
+            )
+        if usage.stored_bytes > usage.stored_bytes_max:
+            return LimitExceeded(
+                f"Your files take {usage.stored_bytes / 1e9:.1f} GB of the {usage.stored_bytes_max / 1e9:.1f} GB "
+                "that you may store. Ask the operator for more.",
+                retry_after_seconds=300,
+            )
+        return None
+
+
+async def _answer_used_keys(
+    conn: Connection, submissions: Sequence[Submission], answers: Mapping[int, Job | ComputePoolError]
+) -> dict[int, Job | ComputePoolError]:
+    """A key that was used before answers for its submission, also where the limits would have refused it."""
+    keyed = {
+        i: (s.account_id, s.idempotency_key)
+        for i, s in enumerate(submissions)
+        if s.idempotency_key is not None and not isinstance(answers.get(i), Job)
+    }
+    if not keyed:
+        return {}
+    known = await job_store.list_idempotent(conn, list(keyed.values()))
+    same = {i: known[key].job_id for i, key in keyed.items() if _is_same(known.get(key), submissions[i])}
+    jobs = await job_store.find_jobs(conn, set(same.values())) if same else {}
+    found: dict[int, Job | ComputePoolError] = {i: jobs[job_id] for i, job_id in same.items()}
+    for i, key in keyed.items():
+        if key in known and i not in same:
+            found[i] = IdempotencyMismatch(
+                "This idempotency key was used for another job. Use a new key for a new job.",
+                job_id=str(known[key].job_id),
+            )
+    return found
+
+
+def _is_same(known: IdempotencyRow | None, submission: Submission) -> bool:
+    return known is not None and known.request_sha256 == _digest(submission.request)
+
+
+async def _list_present(conn: Connection, submissions: Iterable[Submission]) -> dict[tuple[AccountId, bytes], int]:
+    wanted = [(s.account_id, bytes.fromhex(file.sha256)) for s in submissions for file in s.spec.files]
+    return await artifact_store.list_present(conn, wanted) if wanted else {}
+
+
+def _find_missing(submission: Submission, present: Mapping[tuple[AccountId, bytes], int]) -> InvalidSpec | None:
+    # One content may stand under several names, each with a size of its own to be checked.
+    faults = []
+    for file in submission.spec.files:
+        size_bytes = present.get((submission.account_id, bytes.fromhex(file.sha256)))
+        if size_bytes is None:
+            faults.append(f"{file.path} was not uploaded: PUT /v1/artifacts/{file.sha256} first")
+        elif size_bytes != file.size_bytes:
+            faults.append(f"{file.path} has {size_bytes} bytes, not {file.size_bytes}")
+    return InvalidSpec("The job cannot be taken: " + "; ".join(faults) + ".", faults=faults) if faults else None
+
+
+def _to_job(job: NewJob, submission: Submission, created_at: datetime, leased_count: int) -> Job:
+    """The row as it was just written; reading it back would cost a round trip and say the same."""
+    return Job(
+        id=job.id,
+        account_id=job.account_id,
+        name=job.name,
+        spec={"requirements": submission.request.requirements},
+        shape_id=job.shape_id,
+        priority=job.priority,
+        slice_count=job.slice_count,
+        retries=job.retries,
+        wall_seconds=job.wall_seconds,
+        state=JobState.RUNNING if leased_count else JobState.QUEUED,
+        succeeded_count=0,
+        failed_count=0,
+        cancelled_count=0,
+        created_at=created_at,
+        started_at=created_at if leased_count else None,
+        finished_at=None,
+        expires_at=job.expires_at,
+        priority_class=job.priority_class,
+        prefer=job.prefer,
+        weight_set=job.weight_set,
+        deadline_at=job.deadline_at,
+        run_seconds_sum=0.0,
+        leased_count=leased_count,
+        running_count=0,
+    )
+
+
+def _run_of(job: NewJob) -> Run:
+    return Run(job.shape_id, job.priority_class, job.account_id)
+
+
+def _digest(request: wire.JobSpec) -> bytes:
+    return hashlib.sha256(msgspec.json.encode(request, order="deterministic")).digest()
+
+
+def _to_spec(request: wire.JobSpec) -> JobSpec:
+    command = request.command
+    if request.script is not None and not command:
+        command = ("python3", SCRIPT_FILE_NAME)
+    return JobSpec(
+        name=request.name,
+        command=command,
+        script=request.script,
+        files=tuple(InputFile(f.path, f.sha256, f.size_bytes, f.executable) for f in request.files),
+        env=request.env,
+        requirements=_to_requirements(request.requirements),
+        slice_count=request.slice_count,
+        retries=request.retries,
+        wall_seconds=request.wall_seconds,
+        priority=request.priority,
+        expires_at=request.expires_at,
+        priority_class=request.priority_class,
+        prefer=request.prefer,
+        deadline_at=request.deadline_at,
+    )
+
+
+def _to_requirements(need: wire.Requirements) -> Requirements:
+    return Requirements(*msgspec.structs.astuple(need))

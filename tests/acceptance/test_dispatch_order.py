@@ -1,0 +1,179 @@
+"""What is served first, on a real hub: big cards for big work, CPU work beside GPU work, classes, claims, batches."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.people import Person
+from tests.support.protocol_node import ProtocolNode
+
+RTX_4090 = {"name": "NVIDIA GeForce RTX 4090", "vram_bytes": 24_000_000_000}
+RTX_3060 = {"name": "NVIDIA GeForce RTX 3060", "vram_bytes": 12_000_000_000}
+
+
+def submit(hub_url: str, person: Person, **spec: object) -> dict[str, Any]:
+    answer = httpx.post(f"{hub_url}/v1/jobs", json={"command": ["true"], **spec}, headers=person.headers, timeout=60)
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+async def make_node(hub_url: str, owner: Person, **hardware: Any) -> ProtocolNode:
+    node = ProtocolNode([hub_url], owner, **hardware)
+    await node.enrol()
+    return node
+
+
+async def run_all(node: ProtocolNode, count: int) -> list[str]:
+    """The jobs of the next slices, in the order they were given; each ends at once and claims the next."""
+    jobs: list[str] = []
+    given = []
+    while len(jobs) < count:
+        given = given or node.take((await node.next(wait_seconds=5)).json())
+        held, *given = given
+        jobs.append(held.order["job_id"])
+        given += await node.complete_and_claim(held)
+    return jobs
+
+
+async def test_a_cpu_job_submitted_last_starts_at_once_behind_ten_thousand_gpu_slices(hub, submitter, owner):
+    submit(hub.url, submitter, slice_count=10_000, requirements={"gpu": True}, priority=10)
+    node = await make_node(hub.url, owner, cpu_slots=1)
+    assert (await node.next(wait_seconds=1.5)).status_code == 204
+    small = submit(hub.url, submitter, priority=-10)
+    started = time.monotonic()
+    [held] = node.take((await node.next(wait_seconds=5)).json())
+    assert held.order["job_id"] == small["id"]
+    # Far less than a beat or a timer: it did not wait for anything but its own transaction.
+    assert time.monotonic() - started < 3
+    await node.close()
+
+
+async def test_a_4090_runs_the_hundred_slices_that_need_it_before_ten_thousand_that_a_3060_could_run(
+    hub, submitter, owner
+):
+    small = submit(hub.url, submitter, slice_count=10_000, requirements={"vram_bytes": 10_000_000_000}, priority=10)
+    big = submit(hub.url, submitter, slice_count=100, requirements={"vram_bytes": 24_000_000_000}, priority=-10)
+    node = await make_node(hub.url, owner, gpus=[RTX_4090], cpu_slots=0)
+    assert await run_all(node, 103) == [big["id"]] * 100 + [small["id"]] * 3
+    await node.close()
+
+
+async def test_work_without_a_gpu_leaves_the_card_alone_while_a_cpu_slot_is_free(hub, submitter, owner):
+    gamer = await make_node(hub.url, owner, gpus=[RTX_3060], cpu_slots=0)
+    plain = await make_node(hub.url, owner, cpu_slots=1)
+    waiting = [plain.next(wait_seconds=5), gamer.next(wait_seconds=2)]
+    calls = [asyncio.create_task(call) for call in waiting]
+    await asyncio.sleep(0.5)
+    submit(hub.url, submitter)
+    answers = await asyncio.gather(*calls)
+    assert [answer.status_code for answer in answers] == [200, 204]
+    # With no CPU slot free, it may have the card rather than wait.
+    submit(hub.url, submitter)
+    assert (await gamer.next(wait_seconds=5)).status_code == 200
+    for node in (gamer, plain):
+        await node.close()
+
+
+async def test_a_higher_class_goes_first_and_only_by_the_operators_grant(hub, submitter, owner, operator):
+    spec = {"command": ["true"], "priority_class": "high"}
+    refused = httpx.post(f"{hub.url}/v1/jobs", json=spec, headers=submitter.headers, timeout=20)
+    assert refused.status_code in (400, 403), refused.text
+    httpx.patch(
+        f"{hub.url}/v1/accounts/{submitter.account_id}",
+        json={"priority_class_max": "high"},
+        headers=operator.headers,
+        timeout=20,
+    ).raise_for_status()
+    low = submit(hub.url, submitter, priority_class="low", priority=10)
+    normal = submit(hub.url, submitter)
+    deadline = time.monotonic() + 10
+    while True:
+        # Keys are remembered for a few seconds, and with them what they may.
+        answer = httpx.post(f"{hub.url}/v1/jobs", json=spec, headers=submitter.headers, timeout=20)
+        if answer.status_code == 201 or time.monotonic() > deadline:
+            break
+        time.sleep(0.5)
+    high = answer.json()
+    node = await make_node(hub.url, owner, cpu_slots=1)
+    assert await run_all(node, 3) == [high["id"], normal["id"], low["id"]]
+    await node.close()
+
+
+@pytest.mark.parametrize("prefer", ["cheapest", "fastest"])
+async def test_the_submitter_chooses_between_the_cheap_and_the_fast_card(hub, submitter, owner, prefer):
+    slow = await make_node(hub.url, owner, name="slow", gpus=[RTX_3060], cpu_slots=0)
+    fast = await make_node(hub.url, owner, name="fast", gpus=[RTX_4090], cpu_slots=0)
+    for node, credits in ((slow, 5), (fast, 50)):
+        httpx.post(
+            f"{hub.url}/v1/nodes/{node.node_id}/floor",
+            json={"floor_microcredits_per_hour": credits * 1_000_000},
+            headers=owner.headers,
+            timeout=20,
+        ).raise_for_status()
+    calls = [asyncio.create_task(node.next(wait_seconds=4)) for node in (slow, fast)]
+    await asyncio.sleep(1)
+    submit(hub.url, submitter, requirements={"gpu": True}, prefer=prefer)
+    answers = await asyncio.gather(*calls)
+    assert [answer.status_code for answer in answers] == ([200, 204] if prefer == "cheapest" else [204, 200])
+    for node in (slow, fast):
+        await node.close()
+
+
+async def test_nobody_runs_a_job_above_its_ceiling(hub, submitter, owner):
+    node = await make_node(hub.url, owner, cpu_slots=1)
+    httpx.post(
+        f"{hub.url}/v1/nodes/{node.node_id}/floor",
+        json={"floor_microcredits_per_hour": 10_000_000},
+        headers=owner.headers,
+        timeout=20,
+    ).raise_for_status()
+    submit(hub.url, submitter, requirements={"ceiling_microcredits_per_hour": 9_000_000})
+    assert (await node.next(wait_seconds=2)).status_code == 204
+    willing = submit(hub.url, submitter, requirements={"ceiling_microcredits_per_hour": 11_000_000})
+    [held] = node.take((await node.next(wait_seconds=5)).json())
+    assert held.order["job_id"] == willing["id"]
+    await node.close()
+
+
+async def test_a_batch_of_jobs_is_taken_and_refused_one_by_one(hub, submitter):
+    good, bad = {"command": ["true"]}, {"command": []}
+    url = f"{hub.url}/v1/jobs/batch"
+    headers = {**submitter.headers, "Idempotency-Key": "one"}
+    answers = httpx.post(url, json={"jobs": [good, bad, good]}, headers=headers, timeout=20).json()["answers"]
+    assert [bool(a["job"]) for a in answers] == [True, False, True]
+    assert answers[1]["error"]["code"] == "invalid_spec"
+    again = httpx.post(url, json={"jobs": [good, bad, good]}, headers=headers, timeout=20).json()["answers"]
+    assert [a["job"] and a["job"]["id"] for a in again] == [a["job"] and a["job"]["id"] for a in answers]
+    too_many = httpx.post(url, json={"jobs": [good] * 257}, headers=submitter.headers, timeout=20)
+    assert too_many.status_code == 400
+
+
+async def test_a_batch_of_completions_counts_one_by_one_under_one_receipt(hub, submitter, owner):
+    job = submit(hub.url, submitter, slice_count=3)
+    node = await make_node(hub.url, owner, cpu_slots=4)
+    held = node.take((await node.next(wait_seconds=5)).json())
+    while len(held) < 3:
+        held += node.take((await node.next(wait_seconds=5)).json())
+    answer = await node.complete_batch(held, each={held[1].attempt_id: {"lease_secret": "guess"}})
+    outcomes = answer.json()["answers"]
+    assert [o["accepted"] for o in outcomes] == [True, False, True]
+    assert outcomes[1]["error"]["code"] == "stale_lease"
+    await node.complete(held[1])
+    done = httpx.get(f"{hub.url}/v1/jobs/{job['id']}", headers=submitter.headers, timeout=20).json()
+    assert done["state"] == "succeeded"
+    await node.close()
+
+
+async def test_a_claim_carried_by_a_completion_never_waits(hub, submitter, owner):
+    submit(hub.url, submitter)
+    node = await make_node(hub.url, owner, cpu_slots=1)
+    [held] = node.take((await node.next(wait_seconds=5)).json())
+    started = time.monotonic()
+    assert await node.complete_and_claim(held) == []
+    assert time.monotonic() - started < 3
+    await node.close()

@@ -1,0 +1,188 @@
+"""The parent of several hub processes, with real processes that do as a test tells them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from computepool.hub.processes import listen_shared, port_held
+from computepool.settings import InvalidSettings
+from tests.support.hub_process import free_port
+
+PATIENCE_SECONDS = 20.0
+PARENT = """
+import logging, os, select, signal, sys
+from computepool.hub.processes import HubProcesses
+
+logging.basicConfig(level="INFO", stream=sys.stderr)
+
+def live(number, parent):
+    with open(sys.argv[1], "a") as diary:
+        diary.write(f"{number} {os.getpid()}\\n")
+    return obey(number, parent)
+
+def wait_for_parent(number, parent):
+    select.select([parent], [], [])
+    return 0
+
+def say(*words):
+    print(*words, file=sys.stderr, flush=True)
+
+def obey(number, parent):
+%s
+
+sys.exit(HubProcesses(3, live).run())
+"""
+
+
+class Family:
+    """A parent, and the diary in which each of its processes writes its number and its pid when it starts."""
+
+    def __init__(self, folder: Path, obey: str) -> None:
+        self.diary = folder / "diary"
+        self.diary.touch()
+        self.log = folder / "log"
+        code = PARENT % textwrap.indent(obey, "    ")
+        with self.log.open("wb") as log:
+            self.parent = subprocess.Popen(
+                [sys.executable, "-c", code, str(self.diary)], stderr=log, start_new_session=True
+            )
+
+    def list_started(self) -> list[tuple[int, int]]:
+        lines = self.diary.read_text().splitlines()
+        return [(int(number), int(pid)) for number, pid in map(str.split, lines)]
+
+    def await_started(self, count: int) -> list[tuple[int, int]]:
+        until(lambda: len(self.list_started()) >= count, f"{count} starts:\n{self.log.read_text()}")
+        return self.list_started()
+
+    def await_said(self, words: str) -> None:
+        """By all three."""
+        until(lambda: self.log.read_text().count(words) == 3, f"three times {words!r}:\n{self.log.read_text()}")
+
+    def is_alive(self, pid: int) -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+        except FileNotFoundError:
+            return False
+
+    def kill(self) -> None:
+        self.parent.kill()
+        self.parent.wait()
+        for _, pid in self.list_started():
+            if self.is_alive(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def until(check: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not check():
+        assert time.monotonic() < deadline, f"waited for {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[str], Family]]:
+    started: list[Family] = []
+
+    def start(obey: str) -> Family:
+        started.append(Family(tmp_path, obey))
+        return started[-1]
+
+    yield start
+    for family in started:
+        family.kill()
+
+
+def test_a_hub_process_that_was_killed_is_started_again_and_the_others_never_notice(start):
+    family = start("return wait_for_parent(number, parent)")
+    first = dict(family.await_started(3))
+    assert sorted(first) == [1, 2, 3]
+    os.kill(first[2], signal.SIGKILL)
+    number, pid = family.await_started(4)[-1]
+    assert number == 2
+    assert pid != first[2]
+    assert family.is_alive(first[1])
+    assert family.is_alive(first[3])
+    assert "hub_process_died number=2" in family.log.read_text()
+
+
+def test_one_that_dies_at_once_is_started_less_and_less_often(start):
+    family = start("return 1 if number == 1 else wait_for_parent(number, parent)")
+    family.await_started(3)
+    time.sleep(2.2)
+    # After pauses of 0.5 and 1 s; the next is 2 s.
+    assert [number for number, _ in family.list_started()].count(1) in (2, 3)
+
+
+def test_when_all_refuse_to_start_the_parent_ends_with_their_code(start):
+    family = start("return 2")
+    assert family.parent.wait(PATIENCE_SECONDS) == 2
+
+
+def test_when_one_refuses_to_start_the_others_go_on(start):
+    family = start("return 2 if number == 1 else wait_for_parent(number, parent)")
+    started = family.await_started(4)
+    assert family.parent.poll() is None
+    assert all(family.is_alive(pid) for number, pid in started if number != 1)
+
+
+@pytest.mark.parametrize("deaf", [False, True], ids=["obedient", "deaf"])
+def test_sigterm_ends_all_within_five_seconds(start, deaf):
+    obey = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" if deaf else ""
+    family = start(obey + "say('ready')\nreturn wait_for_parent(number, parent)")
+    family.await_said("ready")
+    started = family.list_started()
+    told_at = time.monotonic()
+    family.parent.terminate()
+    assert family.parent.wait(PATIENCE_SECONDS) == 0
+    assert time.monotonic() - told_at < 5
+    assert not any(family.is_alive(pid) for _, pid in started)
+
+
+def test_ctrl_c_reaches_the_hub_processes_only_by_way_of_the_parent(start):
+    """The terminal tells the whole group; a hub process that heard it twice would not end gently."""
+    family = start(
+        "heard = []\n"
+        "for each in (signal.SIGINT, signal.SIGTERM):\n"
+        "    signal.signal(each, lambda caught, _: heard.append(caught) or say('heard', heard) or sys.exit(0))\n"
+        "say('ready')\n"
+        "return wait_for_parent(number, parent)"
+    )
+    family.await_said("ready")
+    os.killpg(family.parent.pid, signal.SIGINT)
+    assert family.parent.wait(PATIENCE_SECONDS) == 0
+    family.await_said("heard [15]")
+
+
+def test_hub_processes_end_with_a_parent_that_was_killed(start):
+    family = start("return wait_for_parent(number, parent)")
+    started = family.await_started(3)
+    family.parent.kill()
+    until(lambda: not any(family.is_alive(pid) for _, pid in started), "the orphans to end")
+
+
+def test_the_port_is_shared_among_ours_and_refused_to_others():
+    port = free_port()
+    with port_held("127.0.0.1", port):
+        with listen_shared("127.0.0.1", port), listen_shared("127.0.0.1", port):
+            pass
+        with pytest.raises(OSError), socket.create_server(("127.0.0.1", port)):
+            pass
+        with pytest.raises(InvalidSettings, match=str(port)), port_held("127.0.0.1", port):
+            pass
+
+
+def test_a_port_that_somebody_has_is_not_shared_with_him():
+    port = free_port()
+    with listen_shared("127.0.0.1", port), pytest.raises(InvalidSettings), port_held("127.0.0.1", port):
+        pass
