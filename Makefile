@@ -102,6 +102,10 @@ bench/page: setup ## docs/reference/performance.md and its plots, from the store
 soak/spine: setup ## 20 kills of hubs and 5 of the database during 2,000 slices
 	@$(BIN)/python -m soaks.spine $(ARGS)
 
+.PHONY: soak/hubs
+soak/hubs: setup ## Three hubs and 200 accounts for a minute (ARGS="--kill-every 3": one is killed every few seconds)
+	@$(BIN)/python -m soaks.hubs $(ARGS)
+
 .PHONY: agent.pyz
 agent.pyz: setup ## The agent as one file: dist/agent.pyz
 	@$(BIN)/python scripts/build_agent_pyz.py

@@ -102,19 +102,26 @@ class _Fleet:
         self._known = dict(known)
         self._weights = weights
         self._free = set(lent)
-        self._out: list[Grant] = []
+        self._out: dict[Key, Grant] = {}
 
     def release(self, *, until: datetime) -> None:
-        ended = [grant for grant in self._out if grant.ended_at is not None and grant.ended_at <= until]
+        ended = [grant for grant in self._out.values() if grant.ended_at is not None and grant.ended_at <= until]
         for grant in sorted(ended, key=lambda g: g.ended_at or until):
-            self._out.remove(grant)
+            self._end(grant)
             self._free.add(grant.key)
-            who = (grant.key[0], grant.shape.gpu)
-            self._known[who] = record_finished(self._known.get(who, Reliability()), now=grant.ended_at or until)
 
     def take(self, grant: Grant) -> None:
+        # It may have been given out again within the moment that it is given to park.
+        if grant.key in self._out:
+            self._end(self._out[grant.key])
         self._free.discard(grant.key)
-        self._out.append(grant)
+        self._out[grant.key] = grant
+
+    def _end(self, grant: Grant) -> None:
+        del self._out[grant.key]
+        if grant.ended_at is not None:
+            who = (grant.key[0], grant.shape.gpu)
+            self._known[who] = record_finished(self._known.get(who, Reliability()), now=grant.ended_at)
 
     def score_of(self, grant: Grant) -> float:
         return self._score(grant.key, grant)

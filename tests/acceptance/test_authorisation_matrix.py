@@ -80,6 +80,10 @@ MATRIX: dict[str, Row] = {
     "POST /v1/nodes/{node_id}/pause": Row(OWNER, "node", operator_sees_all=True),
     "POST /v1/nodes/{node_id}/resume": Row(OWNER, "node", operator_sees_all=True),
     "POST /v1/nodes/{node_id}/remove": Row(OWNER, "node", operator_sees_all=True),
+    "POST /v1/nodes/{node_id}/floor": Row(
+        OWNER, "node", operator_sees_all=True, body={"floor_microcredits_per_hour": 1}
+    ),
+    "GET /v1/placement/experiment": Row(OPERATOR),
     "POST /v1/jobs/next": Row(NODE, body="beat"),
     "POST /v1/nodes/heartbeat": Row(NODE, body="beat"),
     "POST /v1/jobs/complete": Row(NODE, body={}),

@@ -12,6 +12,7 @@ import pytest
 from computepool.core.accounts.roles import Role
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import (
     ATTEMPT_LIVE,
     ATTEMPT_TERMINAL,
@@ -22,6 +23,9 @@ from computepool.core.jobs.state import (
 )
 from computepool.core.nodes.state import NodeState
 from computepool.core.placement.slot import SlotKind
+from computepool.core.placement.weights import Preference
+from computepool.hub.store.receipts import ReceiptState
+from tests.support.orphans import count_orphans
 from tests.support.postgres import TestServer
 
 ENUMS = {
@@ -33,6 +37,9 @@ ENUMS = {
     "isolation_level": IsolationLevel,
     "account_role": Role,
     "failure_cause": Cause,
+    "priority_class": PriorityClass,
+    "preference": Preference,
+    "receipt_state": ReceiptState,
 }
 
 ACCOUNT, JOB, OTHER_JOB = UUID(int=1), UUID(int=2), UUID(int=3)
@@ -51,8 +58,10 @@ VALUES ('\\x01', false, 0, 1, 1, 1, '{{}}', '{{}}', 'sandboxed');
 INSERT INTO jobs (id, account_id, name, spec, shape_id, priority, slice_count, retries, wall_seconds)
 SELECT job.id, '{ACCOUNT}', 'j', '{{}}', shapes.id, 0, job.slice_count, 0, 1
   FROM shapes, (VALUES ('{JOB}'::uuid, 3), ('{OTHER_JOB}'::uuid, 1)) AS job (id, slice_count);
-INSERT INTO slices (job_id, slice_index, shape_id, priority)
-SELECT jobs.id, i, shape_id, 0 FROM jobs, generate_series(0, slice_count - 1) AS i;
+INSERT INTO slices (job_id, slice_index, account_id, shape_id, priority)
+SELECT jobs.id, i, account_id, shape_id, 0 FROM jobs, generate_series(0, slice_count - 1) AS i;
+INSERT INTO slots (node_id, name, kind, tier, vram_bytes, cores, ram_bytes, disk_bytes)
+VALUES ('{NODE}', 'cpu:0', 'cpu', 'cpu', 0, 1, 1, 1);
 INSERT INTO hub_facts (hub_id, blob_store_id) VALUES ('{JOB}', '{JOB}');
 """
 
@@ -193,6 +202,12 @@ IMPOSSIBLE = [
     ("hub_facts_only_row_check", "UPDATE hub_facts SET only_row = false"),
     ("hub_keys_purpose_check", "INSERT INTO hub_keys (kid, purpose, secret) VALUES ('k', 'fun', '')"),
     ("accounts_stored_bytes_check", "UPDATE accounts SET stored_bytes = -1"),
+    ("accounts_fair_weight_check", "UPDATE accounts SET fair_weight = 0"),
+    ("accounts_fair_weight_check", "UPDATE accounts SET fair_weight = 100.1"),
+    ("accounts_fair_weight_check", "UPDATE accounts SET fair_weight = 'NaN'"),
+    ("nodes_floor_check", "UPDATE nodes SET floor_microcredits_per_hour = -1"),
+    ("slots_speed_check", "UPDATE slots SET speed_tflops = 0"),
+    ("slots_speed_check", "UPDATE slots SET speed_tflops = -1"),
     ("jobs_slice_count_check", JOB_ROW.format("slice_count = 0, state = 'succeeded', finished_at = now()")),
     ("jobs_slice_count_check", JOB_ROW.format("slice_count = 100001")),
     ("jobs_counts_check", JOB_ROW.format("succeeded_count = -1")),
@@ -256,15 +271,63 @@ async def test_there_is_one_hub_and_no_second(conn):
         await conn.execute("INSERT INTO hub_facts (hub_id, blob_store_id) VALUES ($1, $1)", JOB)
 
 
-async def test_an_attempt_belongs_to_a_slice_that_exists(conn):
-    with pytest.raises(asyncpg.ForeignKeyViolationError) as refusal:
-        await insert_attempt(conn, slice_index=3)
-    assert refusal.value.constraint_name == "attempts_slice_fkey"
+# The tables that every slice's life writes have no foreign keys; orphans are looked for instead, after every test
 
 
-async def test_an_attempt_belongs_to_a_node_that_exists(conn):
-    with pytest.raises(asyncpg.ForeignKeyViolationError):
-        await insert_attempt(conn, node_id=UUID(int=99))
+ORPHANS = [
+    ("jobs of accounts", f"UPDATE jobs SET account_id = '{SECOND}' WHERE id = '{JOB}'"),
+    ("jobs of shapes", "DELETE FROM shapes"),
+    ("slices of jobs", f"DELETE FROM jobs WHERE id = '{OTHER_JOB}'"),
+    ("slices of jobs", f"UPDATE slices SET account_id = '{SECOND}' WHERE slice_index = 2"),
+    ("slices of jobs", "UPDATE slices SET priority_class = 'high' WHERE slice_index = 2"),
+    ("attempts of slices", "UPDATE attempts SET slice_index = 3"),
+    ("attempts of slices", "UPDATE attempts SET number = 2"),
+    ("attempts of nodes", f"UPDATE attempts SET node_id = '{SECOND}'"),
+    (
+        "accepted results of slices",
+        SLICE_ROW.format(f"state = 'succeeded', finished_at = now(), accepted_attempt_id = '{SECOND}'"),
+    ),
+    (
+        "accepted results of slices",
+        SLICE_ROW.format(f"state = 'succeeded', finished_at = now(), accepted_attempt_id = '{FIRST}'"),
+    ),
+    ("receipts of attempts", ATTEMPT_ROW.format(f"receipt_id = '{SECOND}'")),
+    ("attempts of receipts", f"INSERT INTO receipts (id, node_id, token) VALUES ('{SECOND}', '{NODE}', '')"),
+    ("nodes of receipts", f"INSERT INTO receipts (id, node_id, token) VALUES ('{SECOND}', '{SECOND}', '')"),
+    ("logs of attempts", f"INSERT INTO log_chunks (attempt_id, start_offset, content) VALUES ('{SECOND}', 0, '')"),
+    (
+        "jobs of keys",
+        "INSERT INTO idempotency (account_id, key, request_sha256, job_id) "
+        f"VALUES ('{ACCOUNT}', 'k', '', '{SECOND}')",
+    ),
+    ("jobs that miscount", f"DELETE FROM slices WHERE job_id = '{JOB}' AND slice_index = 2"),
+    ("jobs that miscount", f"UPDATE jobs SET succeeded_count = 1 WHERE id = '{JOB}'"),
+]
+
+
+async def insert_family(conn) -> None:
+    """An attempt, and a slice that knows of it."""
+    await insert_attempt(conn)
+    await conn.execute(SLICE_ROW.format("attempt_count = 1"))
+
+
+async def test_where_every_row_has_its_parent_no_orphan_is_found(conn):
+    await insert_family(conn)
+    assert await count_orphans(conn) == {}
+
+
+@pytest.mark.parametrize(("kind", "statement"), ORPHANS)
+async def test_an_orphan_is_found(conn, kind, statement):
+    await insert_family(conn)
+    await conn.execute(statement)
+    assert kind in await count_orphans(conn)
+
+
+async def test_only_what_is_written_seldom_has_foreign_keys(conn):
+    rows = await conn.fetch("SELECT DISTINCT conrelid::regclass::text AS name FROM pg_constraint WHERE contype = 'f'")
+    found = {row["name"] for row in rows}
+    assert found & {"jobs", "slices", "attempts", "receipts", "log_chunks", "events", "fair_usage"} == set()
+    assert found >= {"api_keys", "nodes", "slots", "artifacts"}
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,7 @@ async def test_a_round_that_could_not_be_written_gives_its_slots_back_and_leaves
 
 
 async def test_a_higher_class_goes_first_whoever_has_waited_longer(spine):
-    caller = await spine.sign_up()
+    caller = replace(await spine.sign_up(), priority_class_max=PriorityClass.HIGH)
     waiting = await spine.submit(by=caller, priority=10)
     high = await spine.submit(by=caller, priority_class=PriorityClass.HIGH)
     low = await spine.submit(by=caller, priority_class=PriorityClass.LOW, priority=10)

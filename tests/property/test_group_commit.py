@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from computepool.core.errors import ComputePoolError, Conflict, HubUnavailable
-from computepool.hub.dispatch.group_commit import Blocked, GroupCommit
+from computepool.hub.dispatch.group_commit import Blocked, GroupCommit, SingleCommit
 
 
 class Writer:
@@ -34,8 +34,23 @@ class Writer:
         return [Conflict("no") if item in self.refused else item * 10 for item in items]
 
 
-async def put_all(group: GroupCommit[int, int], count: int) -> list[object]:
+async def put_each(group: GroupCommit[int, int], count: int) -> list[object]:
     return list(await asyncio.gather(*(group.put(i) for i in range(count)), return_exceptions=True))
+
+
+async def put_calls(group: GroupCommit[int, int], sizes: Sequence[int]) -> list[object]:
+    """Calls of so many items each. The answers, or what each item of a call met that has failed as a whole."""
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    calls = [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    answers = await asyncio.gather(*(group.put_all(call) for call in calls), return_exceptions=True)
+    found: list[object] = []
+    for call, answer in zip(calls, answers, strict=True):
+        if isinstance(answer, BaseException):
+            found += [answer] * len(call)
+        else:
+            assert len(answer) == len(call)
+            found += answer
+    return found
 
 
 small_sets = st.sets(st.integers(0, 39), max_size=6)
@@ -50,7 +65,7 @@ def test_every_caller_gets_exactly_one_answer_and_it_is_the_truth(count, batch_m
 
     async def run() -> list[object]:
         group: GroupCommit[int, int] = GroupCommit(writer.commit, batch_max=batch_max)
-        answers = await put_all(group, count)
+        answers = await put_each(group, count)
         await group.close()
         return answers
 
@@ -61,6 +76,36 @@ def test_every_caller_gets_exactly_one_answer_and_it_is_the_truth(count, batch_m
     for item, answer in enumerate(answers):
         if item in blocked and item not in broken:
             assert isinstance(answer, (HubUnavailable, OSError))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 6), max_size=12),
+    batch_max=st.integers(1, 16),
+    refused=small_sets,
+    blocked=small_sets,
+    broken=small_sets,
+)
+def test_every_item_of_every_call_is_answered_and_calls_are_never_torn_apart(
+    sizes, batch_max, refused, blocked, broken
+):
+    writer = Writer(refused=refused, blocked=blocked, broken=broken)
+
+    async def run() -> list[object]:
+        group: GroupCommit[int, int] = GroupCommit(writer.commit, batch_max=batch_max)
+        answers = await put_calls(group, sizes)
+        await group.close()
+        return answers
+
+    check_truth(writer, asyncio.run(run()))
+    starts = {sum(sizes[:number]): size for number, size in enumerate(sizes) if size}
+    for batch in writer.batches:
+        left = list(batch)
+        while left:
+            call = list(range(left[0], left[0] + starts[left[0]]))
+            assert left[: len(call)] == call, "a call stays together, in its order"
+            left = left[len(call) :]
+        assert len(batch) <= max(batch_max, starts.get(batch[0], 0) if batch else 0)
 
 
 def check_truth(writer: Writer, answers: list[object]) -> None:
@@ -79,7 +124,7 @@ def test_control_a_group_that_answers_before_the_commit_is_caught():
 
     async def run() -> list[object]:
         group = Hasty(writer.commit)
-        answers = await put_all(group, 5)
+        answers = await put_each(group, 5)
         await asyncio.sleep(0.01)
         return answers
 
@@ -90,7 +135,7 @@ def test_control_a_group_that_answers_before_the_commit_is_caught():
 async def test_a_blocked_item_holds_up_only_itself():
     writer = Writer(blocked={5})
     group: GroupCommit[int, int] = GroupCommit(writer.commit)
-    answers = await put_all(group, 16)
+    answers = await put_each(group, 16)
     assert isinstance(answers[5], HubUnavailable)
     assert [a for i, a in enumerate(answers) if i != 5] == [i * 10 for i in range(16) if i != 5]
 
@@ -98,7 +143,7 @@ async def test_a_blocked_item_holds_up_only_itself():
 async def test_calls_that_come_while_a_transaction_is_in_flight_share_the_next_one():
     writer = Writer()
     group: GroupCommit[int, int] = GroupCommit(writer.commit)
-    await put_all(group, 100)
+    await put_each(group, 100)
     assert writer.batches[0] == list(range(100)) or len(writer.batches) <= 2
 
 
@@ -141,3 +186,90 @@ async def test_closing_answers_everyone_and_takes_nobody_new():
     assert await asyncio.gather(*waiting) == [i * 10 for i in range(10)]
     with pytest.raises(HubUnavailable):
         await group.put(11)
+
+
+async def test_a_call_that_is_larger_than_a_batch_has_one_of_its_own():
+    writer = Writer()
+    group: GroupCommit[int, int] = GroupCommit(writer.commit, batch_max=4)
+    answers = await put_calls(group, [2, 9, 1])
+    assert answers == [i * 10 for i in range(12)]
+    assert [0, 1] in writer.batches
+    assert list(range(2, 11)) in writer.batches
+
+
+async def test_a_blocked_call_holds_up_only_itself():
+    writer = Writer(blocked={5})
+    group: GroupCommit[int, int] = GroupCommit(writer.commit)
+    answers = await put_calls(group, [3, 3, 3, 3])
+    assert [isinstance(answer, HubUnavailable) for answer in answers] == [False] * 3 + [True] * 3 + [False] * 6
+
+
+async def test_refusals_of_a_call_are_values_and_of_a_single_item_raised():
+    group: GroupCommit[int, int] = GroupCommit(Writer(refused={1}).commit)
+    first, second, third = await group.put_all([0, 1, 2])
+    assert (first, type(second), third) == (0, Conflict, 20)
+    with pytest.raises(Conflict):
+        await group.put(1)
+
+
+async def test_a_call_without_items_is_answered():
+    group: GroupCommit[int, int] = GroupCommit(Writer().commit)
+    assert list(await group.put_all([])) == []
+
+
+async def test_a_full_queue_counts_items_and_not_calls():
+    stuck = asyncio.Event()
+
+    async def commit(items: Sequence[int]) -> list[int | ComputePoolError]:
+        await stuck.wait()
+        return list(items)
+
+    group: GroupCommit[int, int] = GroupCommit(commit, batch_max=1, waiting_max=4)
+    in_flight = asyncio.create_task(group.put(0))
+    await asyncio.sleep(0.01)
+    waiting = asyncio.create_task(group.put_all([1, 2, 3, 4]))
+    await asyncio.sleep(0.01)
+    with pytest.raises(HubUnavailable):
+        await group.put(5)
+    stuck.set()
+    assert (await in_flight, list(await waiting)) == (0, [1, 2, 3, 4])
+    assert await group.put(6) == 6, "there is room again"
+
+
+@pytest.mark.parametrize("blocked", [set(), {0}])
+async def test_when_the_process_ends_in_the_middle_of_a_write_nobody_is_left_without_an_answer(blocked):
+    """In flight, waiting behind it, or in the other half of a batch that was cut: each is told to try again."""
+    written = asyncio.Event()
+
+    async def commit(items: Sequence[int]) -> list[int | ComputePoolError]:
+        if set(items) & blocked and len(items) > 1:
+            raise Blocked("a row")
+        written.set()
+        await asyncio.Event().wait()
+        raise AssertionError("never")
+
+    group: GroupCommit[int, int] = GroupCommit(commit, batch_max=4)
+    calls = [asyncio.create_task(group.put(i)) for i in range(10)]
+    await written.wait()
+    running = group._running
+    assert running is not None
+    running.cancel()
+    async with asyncio.timeout(5):
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [HubUnavailable] * 10
+
+
+async def test_a_group_that_was_interrupted_goes_on_with_the_next_call():
+    writer = Writer(broken={0})
+    group: GroupCommit[int, int] = GroupCommit(writer.commit)
+    with pytest.raises(OSError, match="connection lost"):
+        await group.put(0)
+    assert await group.put(1) == 10
+
+
+async def test_single_commit_answers_as_a_group_would():
+    single: SingleCommit[int, int] = SingleCommit(Writer(refused={1}).commit)
+    assert await single.put(2) == 20
+    with pytest.raises(Conflict):
+        await single.put(1)
+    assert [type(answer) for answer in await single.put_all([1, 2])] == [Conflict, int]

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from computepool.core.ids import AttemptId
+from computepool.core.ids import AttemptId, NodeId
 from computepool.core.jobs import lease
 from computepool.core.jobs.cause import REPORTABLE, SPENDS_RETRY, Cause
 from computepool.core.jobs.lease import Attempt, Decision, Refusal, Report, Slice
-from computepool.core.jobs.retry import EXIT_CODE_CHECKPOINTED
+from computepool.core.jobs.retry import EXIT_CODE_CHECKPOINTED, KILLS_MAX
 from computepool.core.jobs.state import (
     ATTEMPT_LIVE,
     ATTEMPT_TERMINAL,
@@ -81,6 +81,8 @@ class Step:
 # What ends a slice happens seldom; otherwise few histories would grow long.
 KINDS = ["grant", "fail"] * 14 + ["acknowledge", "lose"] * 8 + ["deliver_late", "repeat"] * 4
 KINDS += ["succeed", "cancel", "expire"]
+# A machine that goes down while it runs the slice takes three steps, which seldom fall into a row by themselves.
+KINDS += ["crash"] * 10
 CAUSES = [*sorted(REPORTABLE), *sorted(SPENDS_RETRY)]
 BACK = [0, 0, 0, 1, 1, 2, 3]
 EXIT_CODES = [1, 1, 1, EXIT_CODE_CHECKPOINTED]
@@ -96,7 +98,8 @@ def make_steps(seed: int, length: int) -> list[Step]:
 
 
 HISTORIES = {
-    "retries": st.integers(0, 2),
+    # With many retries a slice lives long enough to take machines down.
+    "retries": st.sampled_from([0, 1, 2, 20]),
     "steps": st.builds(make_steps, seed=st.integers(0, 2**32), length=st.integers(20, 60)),
 }
 
@@ -111,11 +114,17 @@ class History:
         self.sent: list[tuple[int, Report]] = []
         self.success_count = 0
         self.counted_failures = 0
+        # Nodes that went down over it, one entry for each time.
+        self.kills: list[NodeId] = []
         self.visited: set[str] = set()
 
     def take(self, step: Step) -> None:
         if step.kind == "grant" and self.slice.state is SliceState.QUEUED:
             self.grant(step.node_index)
+        elif step.kind == "crash" and self.slice.state is SliceState.QUEUED:
+            self.grant(step.node_index)
+            for kind in ("acknowledge", "lose"):
+                self.take_with_attempt(replace(step, kind=kind), len(self.attempts) - 1)
         elif step.kind in ("cancel", "expire"):
             event = SliceEvent.CANCELLED if step.kind == "cancel" else SliceEvent.EXPIRED
             self.apply(self.rules.stop(self.slice, self.list_live(), event, Cause(event.value)))
@@ -132,6 +141,8 @@ class History:
         elif step.kind == "lose":
             outcome = self.rules.loss(self.slice, attempt, Cause.NODE_VANISHED)
             assert isinstance(outcome, Decision) == (attempt.state in ATTEMPT_LIVE), "only live attempts are lost"
+            if attempt.state is AttemptState.RUNNING:
+                self.note_kill(attempt)
             self.apply(outcome)
         elif step.kind == "fail":
             self.deliver(index, make_report(exit_code=step.exit_code, cause=step.cause, sha256=repr(step).encode()))
@@ -158,7 +169,13 @@ class History:
             checkpointed = report.exit_code == EXIT_CODE_CHECKPOINTED and report.cause is Cause.EXIT_CODE
             if report.cause in SPENDS_RETRY and attempt.state in ATTEMPT_LIVE and not checkpointed:
                 self.counted_failures += 1
+            if report.cause is Cause.GPU_LOST and attempt.state in ATTEMPT_LIVE:
+                self.note_kill(attempt)
         self.apply(outcome)
+
+    def note_kill(self, attempt: Attempt) -> None:
+        if attempt.node_id != self.slice.avoid_node_id:
+            self.kills.append(attempt.node_id)
 
     def apply(self, outcome: Decision | Refusal) -> None:
         if isinstance(outcome, Refusal):
@@ -196,6 +213,10 @@ class History:
         assert self.slice.failure_count <= self.slice.retries + 1, "failures never pass the budget"
         if self.slice.failure_count > self.slice.retries:
             assert self.slice.state is SliceState.FAILED, "a spent budget fails the slice"
+        assert self.slice.killed_count == len(self.kills), "every machine that goes down is counted once"
+        assert self.slice.killed_count <= KILLS_MAX, "no further machine goes down"
+        poisonous = self.slice.cause is Cause.POISONOUS
+        assert poisonous == (self.slice.killed_count == KILLS_MAX), "three machines down make a slice poisonous"
 
     def check_causes(self) -> None:
         """The same rules stand in the database as slices_cause_check and attempts_cause_check."""
@@ -223,6 +244,8 @@ def test_no_history_of_a_slice_breaks_a_safety_rule_and_every_end_is_reached():
         seen.update(history.visited)
         if history.slice.failure_count > history.slice.retries > 0:
             seen["budget spent after retries"] += 1
+        if history.slice.cause is Cause.POISONOUS:
+            seen["poisonous"] += 1
 
     collect()
     # Histories that went nowhere would prove nothing.
@@ -230,7 +253,7 @@ def test_no_history_of_a_slice_breaks_a_safety_rule_and_every_end_is_reached():
     wanted |= {"attempt leased ", "attempt running ", "attempt succeeded ", f"attempt lost {Cause.NODE_VANISHED}"}
     wanted |= {f"attempt failed {cause}" for cause in REPORTABLE}
     wanted |= {f"attempt cancelled {cause}" for cause in (Cause.CANCELLED, Cause.EXPIRED, Cause.SUPERSEDED)}
-    wanted |= {"budget spent after retries"}
+    wanted |= {"budget spent after retries", "poisonous"}
     assert {what: seen[what] for what in wanted if seen[what] < 3} == {}
 
 
@@ -282,6 +305,21 @@ def loss_that_leaves_the_attempt_live(slice_: Slice, attempt: Attempt, cause: Ca
     return replace(outcome, attempts=()) if isinstance(outcome, Decision) else outcome
 
 
+def loss_that_kills_for_ever(slice_: Slice, attempt: Attempt, cause: Cause) -> Decision | Refusal:
+    outcome = lease.decide_loss(replace(slice_, killed_count=0), attempt, cause)
+    if isinstance(outcome, Decision):
+        killed_count = slice_.killed_count + outcome.slice.killed_count
+        return replace(outcome, slice=replace(outcome.slice, killed_count=killed_count))
+    return outcome
+
+
+def loss_that_counts_what_was_never_received(slice_: Slice, attempt: Attempt, cause: Cause) -> Decision | Refusal:
+    outcome = lease.decide_loss(slice_, attempt, cause)
+    if isinstance(outcome, Decision) and attempt.state is AttemptState.LEASED:
+        return replace(outcome, slice=replace(outcome.slice, killed_count=slice_.killed_count + 1))
+    return outcome
+
+
 def stop_that_forgets_what_runs(slice_: Slice, live: list[Attempt], event: SliceEvent, cause: Cause) -> Any:
     return lease.decide_stop(slice_, [], event, cause)
 
@@ -300,6 +338,8 @@ def grant_that_repeats_a_number(slice_: Slice, node_index: int) -> tuple[Slice, 
         (Rules(report=report_that_counts_late_failures), "every counted failure is counted once"),
         (Rules(report=report_that_retries_for_ever), "a spent budget fails the slice"),
         (Rules(loss=loss_that_leaves_the_attempt_live), "the slice stands as its live attempt does"),
+        (Rules(loss=loss_that_kills_for_ever), "three machines down make a slice poisonous"),
+        (Rules(loss=loss_that_counts_what_was_never_received), "every machine that goes down is counted once"),
         (Rules(stop=stop_that_forgets_what_runs), "the slice stands as its live attempt does"),
         (Rules(grant=grant_that_repeats_a_number), "attempt numbers only grow"),
     ],

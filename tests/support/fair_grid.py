@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from computepool.core.ids import AccountId, AttemptId
-from computepool.core.placement.fair_share import FairShare, Total, fade
+from computepool.core.placement.fair_share import Delta, FairShare, Total, fade
 
 START = datetime(2030, 1, 1, tzinfo=timezone.utc)
 SYNC_SECONDS = 1.0
@@ -50,11 +50,20 @@ class Totals:
 
     slot_seconds: dict[AccountId, tuple[float, float]] = field(default_factory=dict)
 
-    def add(self, account_id: AccountId, seconds: float, *, now: float, weight: float) -> Total:
-        had, at = self.slot_seconds.get(account_id, (0.0, now))
-        had = fade(had, now - at) + seconds
-        self.slot_seconds[account_id] = (had, now)
-        return Total(account_id, had, weight, START + timedelta(seconds=now))
+    # Of the slices that ended by themselves.
+    ended: dict[AccountId, tuple[float, int]] = field(default_factory=dict)
+
+    def add(self, delta: Delta, *, now: float, weight: float) -> Total:
+        had, at = self.slot_seconds.get(delta.account_id, (0.0, now))
+        had = fade(had, now - at) + delta.seconds
+        self.slot_seconds[delta.account_id] = (had, now)
+        ended_seconds, ended_count = self.ended.get(delta.account_id, (0.0, 0))
+        mean = ended_seconds / ended_count if ended_count and delta.asks_mean else None
+        return Total(delta.account_id, had, weight, START + timedelta(seconds=now), mean)
+
+    def note_end(self, account_id: AccountId, seconds: float) -> None:
+        ended_seconds, ended_count = self.ended.get(account_id, (0.0, 0))
+        self.ended[account_id] = (ended_seconds + seconds, ended_count + 1)
 
 
 class FairGrid:
@@ -83,7 +92,7 @@ class FairGrid:
         for demand in demands:
             self._at(demand.arrives_at, lambda d=demand: self._arrive(d))
         for hub in range(len(slots)):
-            self._at(self._dice.uniform(0, SYNC_SECONDS), lambda hub=hub: self._sync(hub))
+            self._at(self._dice.uniform(0, SYNC_SECONDS), lambda hub=hub: self._sync_for_ever(hub))
 
     def run(self, *, grants: int, stop_when_empty: bool = True) -> FairGrid:
         """Until so many slots were granted, or somebody who came has nothing left."""
@@ -125,6 +134,9 @@ class FairGrid:
         if not waiting or not self.free[hub]:
             return
         planned = self.shares[hub].plan(waiting, self.free[hub], now=self.now)
+        if self.shares[hub].has_strangers:
+            self._sync(hub)
+            planned = self.shares[hub].plan(waiting, self.free[hub], now=self.now)
         for account_id in _interleave(planned):
             if self.queued[account_id] and self.free[hub]:
                 self._grant(hub, account_id)
@@ -153,6 +165,8 @@ class FairGrid:
         told = grant.hub
         if self._dice.random() < self._roaming_ratio:
             told = self._dice.randrange(len(self.shares))
+        if natural:
+            self.totals.note_end(grant.account_id, grant.held_seconds)
         self.shares[told].charge_end(
             grant.account_id,
             AttemptId(UUID(int=number)),
@@ -167,12 +181,12 @@ class FairGrid:
         suspects = share.list_suspects(1_000, now=self.now)
         share.judge_suspects(suspects, {id for id in suspects if self.grants[id.int].live}, now=self.now)
         deltas = share.take_deltas(1_000, now=self.now)
-        totals = [
-            self.totals.add(d.account_id, d.seconds, now=self.now, weight=self.demands[d.account_id].weight)
-            for d in deltas
-        ]
+        totals = [self.totals.add(d, now=self.now, weight=self.demands[d.account_id].weight) for d in deltas]
         share.take_totals(deltas, totals, hub_count=len(self.shares), hub_rank=hub)
-        self._at(self.now + SYNC_SECONDS, lambda: self._sync(hub))
+
+    def _sync_for_ever(self, hub: int) -> None:
+        self._sync(hub)
+        self._at(self.now + SYNC_SECONDS, lambda: self._sync_for_ever(hub))
 
 
 def _interleave(planned: dict[AccountId, int]) -> list[AccountId]:

@@ -12,46 +12,94 @@ from pathlib import Path
 
 from computepool.hub.store import queries
 
-# bug -> (file, text, replacement)
+# bug -> edits, each (file, text, replacement)
 BUGS = {
-    "none": ("slices.sql", "", ""),
-    "no_row_locks": ("slices.sql", " FOR UPDATE SKIP LOCKED", ""),
+    "none": [],
+    "unordered_locks": [
+        (
+            "attempts.sql",
+            "     ORDER BY id FOR UPDATE)\nSELECT c.id",
+            "     ORDER BY random() FOR UPDATE)\nSELECT c.id",
+        ),
+    ],
+    # Neither are heads locked while they are paired, nor is it asked whether they are still queued when their leases
+    # are written.
+    "no_row_locks": [
+        ("slices.sql", " FOR UPDATE SKIP LOCKED", ""),
+        (
+            "attempts.sql",
+            " AND p.number = s.attempt_count + 1\n     WHERE s.state = 'queued' FOR UPDATE OF s SKIP LOCKED",
+            "",
+        ),
+    ],
 }
 
 
 def answer_before_commit() -> None:
     """Acknowledges submits before they are written, as a hub would that queues its writes in memory."""
     import asyncio
-    import contextvars
-    from types import SimpleNamespace
+    from dataclasses import replace
 
-    from computepool import clock, entropy
-    from computepool.hub import main
-    from computepool.hub.services import jobs as service
-    from computepool.hub.store.jobs import NewJob
+    from computepool import entropy
+    from computepool.hub.dispatch.rounds import Rounds
+    from computepool.hub.services.submissions import Submissions
 
-    really = service.submit_jobs
-    promised: contextvars.ContextVar = contextvars.ContextVar("promised", default=None)
-    service.entropy = SimpleNamespace(new_id=lambda: promised.get().pop(0))
+    really_submit, really_make = Rounds.submit, Submissions._to_new_job
+    # By submission; the pending task keeps it alive.
+    promised = {}
     pending = set()
 
-    async def later(ids, pool, submissions):
-        promised.set(ids)
-        await asyncio.sleep(0.3)
-        await really(pool, submissions)
+    def make_as_promised(self, submission):
+        return replace(really_make(self, submission), id=promised.pop(id(submission)))
 
-    async def at_once(pool, submissions):
-        ids = [entropy.new_id() for _ in submissions]
-        task = asyncio.create_task(later(list(ids), pool, submissions))
+    async def later(rounds, submissions):
+        await asyncio.sleep(0.3)
+        await really_submit(rounds, submissions)
+
+    async def at_once(self, submissions):
+        jobs = [promise_job(submission, entropy.new_id()) for submission in submissions]
+        promised.update({id(submission): job.id for submission, job in zip(submissions, jobs, strict=True)})
+        task = asyncio.create_task(later(self, submissions))
         pending.add(task)
         task.add_done_callback(pending.discard)
-        jobs = [
-            NewJob(id, s.account_id, s.spec.name, {}, 0, 0, s.spec.slice_count, 0, 1, None)
-            for id, s in zip(ids, submissions, strict=True)
-        ]
-        return [service._fresh_job(job, clock.now()) for job in jobs]
+        return jobs
 
-    main.submit_jobs = at_once
+    Submissions._to_new_job = make_as_promised
+    Rounds.submit = at_once
+
+
+def promise_job(submission, job_id):
+    from computepool import clock
+    from computepool.core.jobs.state import JobState
+    from computepool.hub.store.jobs import Job
+
+    spec = submission.spec
+    return Job(
+        id=job_id,
+        account_id=submission.account_id,
+        name=spec.name,
+        spec={"requirements": submission.request.requirements},
+        shape_id=0,
+        priority=spec.priority,
+        slice_count=spec.slice_count,
+        retries=spec.retries,
+        wall_seconds=spec.wall_seconds,
+        state=JobState.QUEUED,
+        succeeded_count=0,
+        failed_count=0,
+        cancelled_count=0,
+        created_at=clock.now(),
+        started_at=None,
+        finished_at=None,
+        expires_at=spec.expires_at,
+        priority_class=spec.priority_class,
+        prefer=spec.prefer,
+        weight_set="default",
+        deadline_at=spec.deadline_at,
+        run_seconds_sum=0.0,
+        leased_count=0,
+        running_count=0,
+    )
 
 
 def no_tenant_check() -> None:
@@ -72,12 +120,12 @@ def plant(bug: str) -> None:
     if bug == "answer_before_commit":
         answer_before_commit()
         return
-    file, text, replacement = BUGS[bug]
     copy = Path(tempfile.mkdtemp(prefix="planted-sql-"))
     shutil.copytree(queries.SQL_DIR, copy, dirs_exist_ok=True)
-    original = (copy / file).read_text()
-    assert text in original, f"the guard to take out is not there any more: {text!r}"
-    (copy / file).write_text(original.replace(text, replacement))
+    for file, text, replacement in BUGS[bug]:
+        original = (copy / file).read_text()
+        assert text in original, f"the guard to take out is not there any more: {text!r}"
+        (copy / file).write_text(original.replace(text, replacement))
     queries.SQL_DIR = copy
 
 

@@ -51,6 +51,7 @@ from computepool.wire import jobs as wire_jobs
 from computepool.wire import nodes as wire_nodes
 from computepool.wire.attempts import CompleteAnswer, CompleteOutcome, CompleteRequest, Completion
 from tests.support.builders import GB
+from tests.support.orphans import count_orphans
 
 EXPECTED_SECONDS = 30.0
 
@@ -154,8 +155,7 @@ class Spine:
             isolation=IsolationLevel.SANDBOXED,
         )
         node_id = await node_service.enrol_node(self.pool, self.settings, owner, request)
-        public_key = private.public_key().public_bytes_raw()
-        return EnrolledNode(node_id, private, NodeCaller(node_id, owner.account_id, public_key))
+        return EnrolledNode(node_id, private, NodeCaller(node_id, owner.account_id))
 
     async def submit(self, *, by: AccountCaller | None = None, key: str | None = None, **spec: Any) -> Job:
         [answer] = (await self.submit_all(self.submission(by or await self.sign_up(), key, **spec))).answers
@@ -334,5 +334,7 @@ async def open_spine(dsn: str, **settings: Any) -> AsyncIterator[Spine]:
         keyring = Keyring(facts.hub_id)
         await keyring.refresh(pool)
         yield _compose(pool, config, keyring, load_weights())
+        async with pool.acquire() as conn:
+            assert await count_orphans(conn) == {}
     finally:
         await pool.close()

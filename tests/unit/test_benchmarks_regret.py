@@ -77,6 +77,11 @@ def test_a_slot_that_was_freed_a_moment_ago_is_no_choice_but_one_freed_before_is
     assert replay(FLEET, {}, long_ago, WEIGHTS).lost > 0.05
 
 
+def test_a_slot_that_is_given_out_again_at_once_is_busy() -> None:
+    grants = [make_grant(CHEAP, at=0, seconds=1), make_grant(CHEAP, at=1.01, seconds=10), make_grant(DEAR, at=5)]
+    assert replay(FLEET, {}, grants, WEIGHTS).lost == 0.0
+
+
 def test_grants_of_one_transaction_are_not_charged_with_each_other() -> None:
     together = [make_grant(DEAR, at=0), make_grant(CHEAP, at=0.0005)]
     apart = [make_grant(DEAR, at=0), make_grant(CHEAP, at=0.5)]

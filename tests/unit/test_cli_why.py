@@ -270,6 +270,18 @@ def test_an_owner_is_told_what_a_lower_floor_would_bring_and_how_to_set_it():
     assert "You ask" not in check(describe_node(make_node(lower_floor=None)))
 
 
+def test_a_price_is_what_the_owner_asks_and_is_told_once():
+    price = wire.WhyMargin(gate=Gate.PRICE, needs="at most 10 credits/h", has="12 credits/h", passes=False)
+    region = wire.WhyMargin(gate=Gate.REGION, needs="US", has="IN", passes=False)
+
+    def make_lack(*missing: wire.WhyMargin) -> wire.WhyLack:
+        return wire.WhyLack(requirements=Requirements(), slice_count=9, slot="gpu:0", missing=list(missing))
+
+    assert "lacks" not in check(describe_node(make_node(lack=make_lack(price))))
+    text = check(describe_node(make_node(lack=make_lack(region, price))))
+    assert "region: US (it has IN); price: at most 10 credits/h (you ask 12 credits/h)." in text
+
+
 @pytest.mark.parametrize("width", [10, 60, 300])
 def test_a_table_keeps_within_its_columns_and_cuts_only_the_widest(width: int):
     lines = lay_out(("A", "B", "C"), [("a", "b" * width, "c" * 12)], right=(2,))

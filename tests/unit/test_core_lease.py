@@ -9,10 +9,12 @@ from uuid import UUID
 import pytest
 
 from computepool.core.ids import AttemptId
-from computepool.core.jobs.cause import PLAIN_WORDS, REPORTABLE, SPENDS_RETRY, Cause
+from computepool.core.jobs.cause import NODE_FAULTS, PLAIN_WORDS, REPORTABLE, SPENDS_RETRY, Cause
+from computepool.core.jobs.ending import End, Ended, Remedy, explain_end
 from computepool.core.jobs.lease import (
     Decision,
     Refusal,
+    Slice,
     decide_acknowledgement,
     decide_loss,
     decide_report,
@@ -20,7 +22,14 @@ from computepool.core.jobs.lease import (
     is_to_be_stopped,
     next_boot,
 )
-from computepool.core.jobs.retry import ATTEMPTS_MAX, EXIT_CODE_CHECKPOINTED, is_tried_again, spends_retry
+from computepool.core.jobs.retry import (
+    ATTEMPTS_MAX,
+    EXIT_CODE_CHECKPOINTED,
+    KILLS_MAX,
+    is_job_poisonous,
+    is_tried_again,
+    spends_retry,
+)
 from computepool.core.jobs.state import (
     ATTEMPT_LIVE,
     ATTEMPT_TERMINAL,
@@ -138,7 +147,10 @@ def test_without_retries_the_first_failure_is_the_last():
 def test_an_end_that_is_not_the_submitters_fault_spends_no_retry(cause):
     slice_ = make_slice(retries=0)
     decision = decided(decide_report(slice_, make_attempt(), [], make_report(exit_code=None, cause=cause)))
-    assert decision.slice == replace(slice_, state=SliceState.QUEUED, avoid_node_id=make_attempt().node_id)
+    killed_count = int(cause is Cause.GPU_LOST)
+    assert decision.slice == replace(
+        slice_, state=SliceState.QUEUED, avoid_node_id=make_attempt().node_id, killed_count=killed_count
+    )
 
 
 def test_a_checkpointed_slice_is_queued_again_for_any_node_and_spends_no_retry():
@@ -170,7 +182,10 @@ def test_a_late_failure_of_a_lost_attempt_is_recorded_and_leaves_the_slice_alone
 def test_a_lost_attempt_gives_its_slice_back_to_the_queue(state):
     slice_ = make_slice(state=SliceState(state.value), retries=0)
     decision = decided(decide_loss(slice_, make_attempt(state=state), Cause.NODE_VANISHED))
-    assert decision.slice == replace(slice_, state=SliceState.QUEUED, avoid_node_id=make_attempt().node_id)
+    killed_count = int(state is AttemptState.RUNNING)
+    assert decision.slice == replace(
+        slice_, state=SliceState.QUEUED, avoid_node_id=make_attempt().node_id, killed_count=killed_count
+    )
     assert decision.attempts == (make_attempt(state=AttemptState.LOST, cause=Cause.NODE_VANISHED),)
 
 
@@ -189,6 +204,78 @@ def test_a_slice_that_was_lost_a_hundred_times_is_given_up():
 def test_a_slice_that_was_lost_ninety_nine_times_is_not_given_up():
     decision = decided(decide_loss(make_slice(attempt_count=ATTEMPTS_MAX - 1), make_attempt(), Cause.NODE_VANISHED))
     assert decision.slice.state is SliceState.QUEUED
+
+
+# Machines that go down
+
+
+def lose(slice_: Slice, node: int, *, state: AttemptState = AttemptState.RUNNING) -> Slice:
+    running = replace(slice_, state=SliceState(state.value))
+    attempt = make_attempt(node_id=node_number(node), state=state)
+    return decided(decide_loss(running, attempt, Cause.NODE_VANISHED)).slice
+
+
+def report(slice_: Slice, node: int, cause: Cause, *, state: AttemptState = AttemptState.RUNNING) -> Slice:
+    running = replace(slice_, state=SliceState(state.value))
+    attempt = make_attempt(node_id=node_number(node), state=state)
+    return decided(decide_report(running, attempt, [], make_report(exit_code=None, cause=cause))).slice
+
+
+def test_a_slice_that_took_down_three_machines_is_not_given_to_a_fourth():
+    slice_ = make_slice(retries=20)
+    for node in (1, 2):
+        slice_ = lose(slice_, node)
+        assert (slice_.state, slice_.cause) == (SliceState.QUEUED, None)
+    slice_ = lose(slice_, 3)
+    assert (slice_.state, slice_.cause, slice_.killed_count) == (SliceState.FAILED, Cause.POISONOUS, KILLS_MAX)
+    assert slice_.failure_count == 0
+
+
+def test_a_lost_gpu_is_a_machine_down_even_before_the_node_has_listed_the_attempt():
+    slice_ = report(make_slice(), 1, Cause.GPU_LOST, state=AttemptState.LEASED)
+    slice_ = lose(slice_, 2)
+    slice_ = report(slice_, 3, Cause.GPU_LOST)
+    assert (slice_.state, slice_.cause) == (SliceState.FAILED, Cause.POISONOUS)
+
+
+def test_a_machine_that_crashes_over_and_over_by_itself_condemns_nobody():
+    slice_ = make_slice()
+    for _ in range(10):
+        slice_ = lose(slice_, 7)
+    assert (slice_.state, slice_.killed_count) == (SliceState.QUEUED, 1)
+
+
+def test_an_assignment_that_was_perhaps_never_received_kills_nobody():
+    slice_ = make_slice()
+    for node in range(10):
+        slice_ = lose(slice_, node, state=AttemptState.LEASED)
+    assert (slice_.state, slice_.killed_count) == (SliceState.QUEUED, 0)
+
+
+@pytest.mark.parametrize("cause", sorted(REPORTABLE - SPENDS_RETRY - {Cause.GPU_LOST}))
+def test_an_end_that_a_node_lived_to_tell_of_kills_nobody(cause):
+    slice_ = make_slice()
+    for node in range(10):
+        slice_ = report(slice_, node, cause)
+    assert (slice_.state, slice_.killed_count) == (SliceState.QUEUED, 0)
+
+
+def test_kills_are_counted_over_other_ends_in_between():
+    slice_ = make_slice(retries=20)
+    for node in (1, 2, 3):
+        slice_ = report(lose(slice_, node), node + 10, Cause.EXIT_CODE) if node < 3 else lose(slice_, node)
+    assert (slice_.cause, slice_.failure_count) == (Cause.POISONOUS, 2)
+
+
+def test_a_late_result_of_a_machine_that_was_thought_dead_still_counts():
+    slice_ = lose(lose(make_slice(), 1), 2)
+    lost = make_attempt(node_id=node_number(1), state=AttemptState.LOST, cause=Cause.NODE_VANISHED)
+    assert decided(decide_report(slice_, lost, [], make_report())).slice.state is SliceState.SUCCEEDED
+
+
+@pytest.mark.parametrize(("poisoned", "succeeded", "poisonous"), [(0, 0, False), (1, 0, True), (1, 1, False)])
+def test_a_job_is_poisonous_when_a_slice_is_and_none_ever_succeeded(poisoned, succeeded, poisonous):
+    assert is_job_poisonous(poisoned, succeeded) is poisonous
 
 
 # Stops
@@ -311,8 +398,56 @@ def test_only_what_the_submitter_can_mend_spends_a_retry():
 
 
 def test_what_only_the_hub_can_know_is_not_for_nodes_to_report():
-    assert set(Cause) - REPORTABLE == {Cause.SUPERSEDED, Cause.NODE_VANISHED, Cause.HUB_FAULT, Cause.EXPIRED}
+    assert set(Cause) - REPORTABLE == {
+        Cause.SUPERSEDED,
+        Cause.NODE_VANISHED,
+        Cause.HUB_FAULT,
+        Cause.EXPIRED,
+        Cause.POISONOUS,
+    }
+
+
+def test_no_cause_is_the_fault_of_both_submitter_and_node():
+    assert SPENDS_RETRY.isdisjoint(NODE_FAULTS)
+
+
+@pytest.mark.parametrize("cause", [Cause.OWNER_RETURNED, Cause.CANCELLED, Cause.SUPERSEDED, Cause.INPUT_MISSING])
+def test_ends_that_nobody_is_to_blame_for_are_not_the_nodes_fault(cause):
+    assert cause not in NODE_FAULTS
 
 
 def test_every_cause_has_plain_words():
     assert set(PLAIN_WORDS) == set(Cause)
+
+
+# What a submitter is told of it
+
+
+def make_end(cause: Cause, slice_cause: Cause, state: AttemptState = AttemptState.LOST) -> End:
+    return explain_end(
+        Ended(
+            cause=cause,
+            exit_code=None,
+            state=state,
+            slice_state=SliceState.FAILED,
+            slice_cause=slice_cause,
+            failure_count=0,
+            attempt_count=3,
+            retries=2,
+            ram_bytes=1,
+            memory_bytes_peak=None,
+            wall_seconds=60,
+        )
+    )
+
+
+def test_a_poisonous_slice_is_explained_with_what_to_do_next():
+    end = make_end(Cause.NODE_VANISHED, Cause.POISONOUS)
+    assert "3 times the machine that ran it went silent or lost its GPU" in end.next_words
+    assert [each.remedy for each in end.advice] == [Remedy.TRY_ALONE, Remedy.READ_LOG]
+
+
+def test_a_slice_that_was_stopped_with_its_poisonous_job_is_told_so():
+    end = make_end(Cause.POISONOUS, Cause.POISONOUS, AttemptState.CANCELLED)
+    assert end.next_words.startswith("The job was stopped as a whole")
+    assert end.advice[0].remedy is Remedy.TRY_ALONE

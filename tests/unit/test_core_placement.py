@@ -11,13 +11,27 @@ import pytest
 
 from computepool.core.ids import JobId, ShapeId, SlotName
 from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.spec import Requirements
 from computepool.core.placement import checks
 from computepool.core.placement.checks import CHECKS, find_refusal
-from computepool.core.placement.place import AVOID_SECONDS, Head, Pair, list_feasible, place
+from computepool.core.placement.rounds import AVOID_SECONDS, ELSEWHERE_SECONDS, Head, Wish, demand
+from computepool.core.placement.scorers import Candidate
 from computepool.core.placement.shape import DISK_STEP_BYTES, RAM_STEP_BYTES, VRAM_STEP_BYTES, Shape, to_shape
-from computepool.core.placement.slot import Slot
-from tests.support.builders import GB, NOW, make_head, make_shape, make_slot, node_number
+from computepool.core.placement.slot import Slot, tightness
+from computepool.core.placement.weights import Preference
+from tests.support.builders import (
+    GB,
+    NOW,
+    account_number,
+    make_candidate,
+    make_head,
+    make_run,
+    make_shape,
+    make_slot,
+    node_number,
+)
+from tests.support.head_queue import HeadQueue, ScriptedShare, open_round, place, run_round
 
 # Shapes
 
@@ -178,23 +192,34 @@ def test_every_check_of_the_module_is_in_the_list():
 
 # Placement
 
-CPU, GPU, BIG = ShapeId(1), ShapeId(2), ShapeId(3)
+CPU, GPU, BIG, NAMED = ShapeId(1), ShapeId(2), ShapeId(3), ShapeId(4)
 SHAPES: dict[ShapeId, Shape] = {
     CPU: make_shape(),
     GPU: make_shape(gpu=True, vram_bytes=8 * GB),
     BIG: make_shape(gpu=True, vram_bytes=20 * GB),
+    NAMED: make_shape(gpu=True, vram_bytes=8 * GB, tiers=("rtx-3060",)),
 }
 SMALL_CARD = make_slot(node_id=node_number(1), vram_bytes=12 * GB, tier="rtx-3060")
 LARGE_CARD = make_slot(node_id=node_number(2), vram_bytes=24 * GB)
 CPU_SLOT = make_slot(node_id=node_number(3))
 
 
-def head(shape_id: ShapeId, index: int = 0, **overrides: object) -> Head:
-    return make_head(shape_id=shape_id, slice_index=index, **overrides)
+def head(
+    shape_id: ShapeId,
+    index: int = 0,
+    *,
+    account: int = 1,
+    priority_class: PriorityClass = PriorityClass.NORMAL,
+    **overrides: object,
+) -> Head:
+    run = make_run(shape_id, account, priority_class)
+    return make_head(slice_index=index, run=run, **overrides)
 
 
-def placed(heads: list[Head], slots: list[Slot]) -> dict[int, Slot]:
-    return {pair.head.slice_index: pair.slot for pair in place(heads, SHAPES, slots, now=NOW)}
+def placed(heads: list[Head], slots: list[Slot], **options: object) -> dict[int, Slot]:
+    queue = HeadQueue(heads, SHAPES)
+    pairs = place(queue, [make_candidate(slot) for slot in slots], **options)
+    return {pair.head.slice_index: pair.candidate.slot for pair in pairs}
 
 
 def test_gpu_work_is_placed_before_cpu_work_whatever_its_priority():
@@ -205,9 +230,18 @@ def test_the_larger_demand_is_placed_first():
     assert placed([head(GPU, 0), head(BIG, 1)], [LARGE_CARD]) == {1: LARGE_CARD}
 
 
-def test_a_slice_takes_the_tightest_slot_that_fits():
-    assert placed([head(GPU)], [LARGE_CARD, SMALL_CARD]) == {0: SMALL_CARD}
-    assert placed([head(BIG)], [SMALL_CARD, LARGE_CARD]) == {0: LARGE_CARD}
+def test_the_larger_demand_is_placed_first_even_before_a_higher_class():
+    high = head(GPU, 0, priority_class=PriorityClass.HIGH)
+    assert placed([high, head(BIG, 1)], [LARGE_CARD]) == {1: LARGE_CARD}
+
+
+def test_a_slice_takes_the_slot_with_the_best_score():
+    cheap = make_candidate(SMALL_CARD, price_microcredits_per_hour=10)
+    dear = make_candidate(LARGE_CARD, price_microcredits_per_hour=1_000)
+    queue = HeadQueue([head(GPU)], SHAPES)
+    assert [pair.candidate for pair in place(queue, [dear, cheap])] == [cheap]
+    fastest = replace(queue, wishes={JobId(UUID(int=1)): Wish(Preference.FASTEST, "default")})
+    assert [pair.candidate for pair in place(fastest, [dear, cheap])] == [dear]
 
 
 def test_a_large_card_is_kept_for_the_work_that_needs_it():
@@ -215,9 +249,11 @@ def test_a_large_card_is_kept_for_the_work_that_needs_it():
 
 
 @pytest.mark.parametrize("tighter", [{"cores": 2}, {"ram_bytes": 4 * GB}])
-def test_among_cpu_slots_the_smaller_one_is_tighter(tighter):
+def test_among_cpu_slots_of_equal_score_the_smaller_one_is_taken(tighter):
     small = replace(CPU_SLOT, name=SlotName("cpu:9"), **tighter)
-    assert placed([head(CPU)], [CPU_SLOT, small]) == {0: small}
+    candidates = [make_candidate(slot, speed_tflops=1.0) for slot in (CPU_SLOT, small)]
+    [pair] = place(HeadQueue([head(CPU)], SHAPES), candidates)
+    assert pair.candidate.slot == small
 
 
 def test_cpu_work_leaves_gpus_alone_while_a_cpu_slot_is_free():
@@ -229,7 +265,46 @@ def test_cpu_work_takes_a_gpu_when_nothing_else_is_free():
     assert placed([head(CPU, 0), head(CPU, 1)], [SMALL_CARD, CPU_SLOT]) == {0: CPU_SLOT, 1: SMALL_CARD}
 
 
-def test_among_equals_the_higher_priority_goes_first():
+def test_cpu_work_does_not_wait_behind_gpu_work_that_no_slot_can_serve():
+    heads = [head(GPU, index, priority=10) for index in range(600)]
+    assert placed([*heads, head(CPU, 999)], [CPU_SLOT]) == {999: CPU_SLOT}
+
+
+def test_a_higher_class_goes_first_whatever_the_priority_and_the_wait():
+    longer = NOW - timedelta(hours=1)
+    high = head(CPU, 1, priority_class=PriorityClass.HIGH, queued_at=NOW)
+    assert placed([head(CPU, 0, priority=10, queued_at=longer), high], [CPU_SLOT]) == {1: CPU_SLOT}
+
+
+def test_a_higher_class_goes_first_among_shapes_of_equal_demand_too():
+    shapes = {ShapeId(1): make_shape(), ShapeId(2): make_shape(ram_bytes=2 * GB)}
+    for high_id, low_id in ((1, 2), (2, 1)):
+        high = head(ShapeId(high_id), 0, priority_class=PriorityClass.HIGH)
+        low = head(ShapeId(low_id), 1, priority_class=PriorityClass.LOW, priority=10)
+        for heads in ([high, low], [low, high]):
+            [pair] = place(HeadQueue(heads, shapes), [make_candidate(CPU_SLOT)])
+            assert pair.head == high
+
+
+def test_a_backlog_of_one_shape_does_not_hide_another_of_equal_demand():
+    """Account 2 is next by its fair share; that it asks for more memory must not make it wait for account 1."""
+    shapes = {ShapeId(1): make_shape(), ShapeId(2): make_shape(ram_bytes=2 * GB)}
+    fair = ScriptedShare([account_number(2), account_number(1)])
+    for crowded, other in ((1, 2), (2, 1)):
+        backlog = [head(ShapeId(crowded), index, account=1) for index in range(50)]
+        due = head(ShapeId(other), 99, account=2)
+        for heads in ([*backlog, due], [due, *backlog]):
+            [pair] = place(HeadQueue(heads, shapes), [make_candidate(CPU_SLOT)], share=fair)
+            assert pair.head == due
+
+
+def test_between_accounts_the_fair_share_decides_and_not_the_priority_that_they_give_themselves():
+    fair = ScriptedShare([account_number(2), account_number(1)])
+    heads = [head(CPU, 0, account=1, priority=10), head(CPU, 1, account=2, priority=-10)]
+    assert placed(heads, [CPU_SLOT], share=fair) == {1: CPU_SLOT}
+
+
+def test_among_an_accounts_own_the_higher_priority_goes_first():
     assert placed([head(CPU, 0), head(CPU, 1, priority=1)], [CPU_SLOT]) == {1: CPU_SLOT}
 
 
@@ -241,14 +316,12 @@ def test_among_equal_priorities_the_longer_wait_goes_first():
 def test_among_equal_waits_the_older_job_and_the_first_slice_go_first():
     older, newer = JobId(UUID(int=1)), JobId(UUID(int=2))
     heads = [head(CPU, 0, job_id=newer), head(CPU, 2, job_id=older), head(CPU, 1, job_id=older)]
-    [pair] = place(heads, SHAPES, [CPU_SLOT], now=NOW)
-    assert pair == Pair(heads[2], CPU_SLOT)
+    [pair] = place(HeadQueue(heads, SHAPES), [make_candidate(CPU_SLOT)])
+    assert pair.head == heads[2]
 
 
 def test_work_that_names_a_tier_goes_before_work_that_takes_any_card():
-    shapes = {GPU: make_shape(gpu=True), BIG: make_shape(gpu=True, tiers=("rtx-3060",))}
-    [pair] = place([head(GPU, 0, priority=10), head(BIG, 1)], shapes, [SMALL_CARD], now=NOW)
-    assert pair.head.slice_index == 1
+    assert placed([head(GPU, 0, priority=10), head(NAMED, 1)], [SMALL_CARD]) == {1: SMALL_CARD}
 
 
 def test_a_slice_keeps_away_from_the_node_that_failed_it():
@@ -264,27 +337,119 @@ def test_after_ten_seconds_the_same_node_is_better_than_none(seconds, taken):
     assert bool(placed([again], [CPU_SLOT])) is taken
 
 
-def test_a_slice_that_keeps_away_does_not_hold_up_the_one_behind_it():
-    again = head(CPU, 0, avoid_node_id=CPU_SLOT.node_id, queued_at=NOW - timedelta(seconds=1), priority=10)
-    assert placed([again, head(CPU, 1)], [CPU_SLOT]) == {1: CPU_SLOT}
+@pytest.mark.parametrize("keeping_away", [1, 3, 40])
+@pytest.mark.parametrize("behind", [{}, {"account": 2}, {"priority_class": PriorityClass.LOW}])
+def test_slices_that_keep_away_do_not_hold_up_those_behind_them(keeping_away, behind):
+    moment_ago = NOW - timedelta(seconds=1)
+    again = [
+        head(CPU, index, avoid_node_id=CPU_SLOT.node_id, queued_at=moment_ago, priority=10)
+        for index in range(keeping_away)
+    ]
+    assert placed([*again, head(CPU, 99, **behind)], [CPU_SLOT]) == {99: CPU_SLOT}
+
+
+def test_a_slot_that_an_account_cannot_fill_is_filled_by_another_in_the_same_round():
+    slots = [replace(CPU_SLOT, name=SlotName(f"cpu:{index}")) for index in range(4)]
+    heads = [head(CPU, 0, account=1), *(head(CPU, index, account=2) for index in range(1, 9))]
+    assert len(placed(heads, slots)) == 4
+
+
+def test_a_run_that_is_empty_is_told_and_holds_up_nobody():
+    nobody, somebody = make_run(CPU, 1), head(CPU, 0, account=2)
+    queue = HeadQueue([somebody], SHAPES, empty_runs=frozenset({nobody}))
+    round_ = open_round(queue, [make_candidate(CPU_SLOT)])
+    assert [pair.head for pair in run_round(round_, queue)] == [somebody]
+    assert nobody in round_.emptied
+
+
+def test_a_run_whose_slices_were_left_over_is_not_told_to_be_empty():
+    again = head(CPU, avoid_node_id=CPU_SLOT.node_id, queued_at=NOW)
+    queue = HeadQueue([again], SHAPES)
+    round_ = open_round(queue, [make_candidate(CPU_SLOT)])
+    assert (run_round(round_, queue), round_.emptied) == ([], set())
 
 
 def test_nothing_is_placed_without_slots_or_without_work():
-    assert place([head(CPU)], SHAPES, [], now=NOW) == []
-    assert place([], SHAPES, [CPU_SLOT], now=NOW) == []
+    assert placed([head(CPU)], []) == {}
+    assert placed([], [CPU_SLOT]) == {}
+
+
+def test_no_more_is_granted_than_asked_for():
+    slots = [replace(CPU_SLOT, name=SlotName(f"cpu:{index}")) for index in range(6)]
+    assert len(placed([head(CPU, index) for index in range(6)], slots, grants_max=4)) == 4
 
 
 def test_the_order_in_which_nodes_called_does_not_matter():
     heads = [head(CPU, 0), head(GPU, 1), head(BIG, 2)]
     slots = [SMALL_CARD, LARGE_CARD, CPU_SLOT, replace(CPU_SLOT, node_id=node_number(4))]
-    outcomes = [place(heads, SHAPES, list(order), now=NOW) for order in permutations(slots)]
+    outcomes = [placed(heads, list(order)) for order in permutations(slots)]
     assert all(outcome == outcomes[0] for outcome in outcomes)
 
 
-def test_feasible_slots_are_counted_for_each_shape():
-    assert list_feasible(SHAPES, [SMALL_CARD, LARGE_CARD, CPU_SLOT]) == {CPU: 3, GPU: 2, BIG: 1}
+def test_a_price_above_the_ceiling_is_a_gate_like_any_other():
+    shapes = {CPU: make_shape(ceiling_microcredits_per_hour=100)}
+    queue = HeadQueue([head(CPU)], shapes)
+    assert place(queue, [make_candidate(CPU_SLOT, price_microcredits_per_hour=101)]) == []
+    assert len(place(queue, [make_candidate(CPU_SLOT, price_microcredits_per_hour=100)])) == 1
 
 
-def test_a_shape_that_no_slot_could_serve_is_not_listed():
-    assert list_feasible(SHAPES, [CPU_SLOT]) == {CPU: 1}
-    assert list_feasible({}, [CPU_SLOT]) == {}
+# Other hubs
+
+
+def test_a_slice_leaves_a_slot_alone_for_a_moment_while_another_hub_has_a_better_one():
+    fresh = head(CPU, queued_at=NOW - timedelta(seconds=ELSEWHERE_SECONDS / 2))
+    queue = HeadQueue([fresh], SHAPES)
+    round_ = open_round(queue, [make_candidate(CPU_SLOT)], is_better_elsewhere=lambda *_: True)
+    assert (run_round(round_, queue), round_.postponed) == ([], True)
+    assert len(place(queue, [make_candidate(CPU_SLOT)], is_better_elsewhere=lambda *_: False)) == 1
+
+
+def test_a_slice_that_has_waited_for_a_better_slot_takes_what_there_is():
+    waited = head(CPU, queued_at=NOW - timedelta(seconds=ELSEWHERE_SECONDS))
+    queue = HeadQueue([waited], SHAPES)
+    round_ = open_round(queue, [make_candidate(CPU_SLOT)], is_better_elsewhere=lambda *_: True)
+    assert (len(run_round(round_, queue)), round_.postponed) == (1, False)
+
+
+# What a round tells
+
+
+def test_every_slot_is_told_as_it_is_paired():
+    told: list[Candidate] = []
+    slots = [replace(CPU_SLOT, name=SlotName(f"cpu:{index}")) for index in range(3)]
+    queue = HeadQueue([head(CPU, index) for index in range(2)], SHAPES)
+    pairs = place(queue, [make_candidate(slot) for slot in slots], on_pair=told.append)
+    assert told == [pair.candidate for pair in pairs]
+    assert len(told) == 2
+
+
+def test_a_round_that_is_undone_names_the_slots_to_be_given_back():
+    queue = HeadQueue([head(CPU)], SHAPES)
+    round_ = open_round(queue, [make_candidate(CPU_SLOT)])
+    [pair] = run_round(round_, queue)
+    round_.undo()
+    assert (round_.undone, round_.pairs) == ([pair.candidate], [])
+
+
+def test_the_demand_of_a_shape_grows_with_what_few_slots_can_give():
+    in_order = [
+        make_shape(),
+        make_shape(gpu=True),
+        make_shape(gpu=True, vram_bytes=8 * GB),
+        make_shape(gpu=True, vram_bytes=8 * GB, tiers=("rtx-3090",)),
+        make_shape(gpu=True, vram_bytes=24 * GB),
+    ]
+    assert sorted(in_order, key=demand) == in_order
+    assert len({demand(shape) for shape in in_order}) == 5
+
+
+def test_slots_are_tighter_the_less_they_offer():
+    order = [
+        replace(CPU_SLOT, cores=1),
+        replace(CPU_SLOT, ram_bytes=4 * GB),
+        CPU_SLOT,
+        replace(SMALL_CARD, cores=1),
+        SMALL_CARD,
+        LARGE_CARD,
+    ]
+    assert sorted(reversed(order), key=tightness) == order

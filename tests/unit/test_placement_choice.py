@@ -92,7 +92,7 @@ def test_the_winner_is_told_with_what_sets_it_apart():
 
 @pytest.mark.parametrize(
     ("busy", "words"),
-    [((1, 2), "The best of them is busy now"), ((2,), "The best of them is free now; it was busy, dearer")],
+    [((1, 2), "The best of them is busy now"), ((2,), "The best of them is free now; then it may have been")],
 )
 def test_a_slot_that_is_not_the_best_today_is_called_so(busy: tuple[int, ...], words: str):
     said = say_choice(rank(make_candidates(10, 20), chosen=2, busy=busy), scored_count=2, fit_count=2, is_cut=False)
@@ -180,7 +180,7 @@ def test_use_is_weighed_before_it_is_compared():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.0, "0 slot-seconds"), (40.0, "40 slot-seconds"), (90.0, "1.5 slot-minutes"), (1e7, "2,778 slot-hours")],
+    [(0.0, "next to nothing"), (40.0, "40 slot-seconds"), (90.0, "1.5 slot-minutes"), (1e7, "2,778 slot-hours")],
 )
 def test_slot_time_is_said_in_its_largest_unit(seconds: float, text: str):
     assert say_slot_time(seconds) == text

@@ -25,13 +25,12 @@ from computepool.core.placement.explain import (
     choose_steps,
     explain_waiting,
     least_ceiling,
-    list_ceiling_steps,
     list_margins,
     say_waiting,
 )
 from computepool.core.placement.idleness import Backlog, IdleReason, LowerFloor, NodeFacts, explain_idle
 from computepool.core.placement.price import PRICE_MICROCREDITS_MAX, round_down_price, say_price
-from computepool.core.placement.shape import to_shape
+from computepool.core.placement.shape import list_ceiling_steps, to_shape
 from computepool.core.words import say_bytes
 from tests.support.builders import GB, make_shape, make_slot
 
@@ -188,10 +187,7 @@ def test_a_ceiling_below_every_floor_is_answered_with_the_lowest_price_that_woul
     assert found.gates[0].asked == "at most 10 credits/h"
     [suggestion] = found.suggestions
     assert (suggestion.slot_count, suggestion.places[0].tier) == (2, "rtx-4090")
-    ceiling = suggestion.requirements.ceiling_microcredits_per_hour
-    assert ceiling is not None
-    assert 12 * CREDIT <= ceiling < 13 * CREDIT
-    assert words_of(found) == [f"pay up to {say_price(ceiling)} instead of 10 credits/h"]
+    assert words_of(found) == ["pay up to 12 credits/h instead of 10 credits/h"]
 
 
 def test_a_slot_that_fits_in_all_but_price_is_dearer_than_a_smaller_one_that_is_cheap():
@@ -203,11 +199,26 @@ def test_a_slot_that_fits_in_all_but_price_is_dearer_than_a_smaller_one_that_is_
     assert words[1].startswith("pay up to ")
 
 
-def test_a_price_beyond_what_a_request_may_name_is_reached_by_accepting_any():
+def test_the_highest_price_that_there_is_can_still_be_named():
     need = Requirements(ceiling_microcredits_per_hour=10 * CREDIT)
     found = explain_waiting(need, [make_class(price_microcredits_per_hour=PRICE_MICROCREDITS_MAX)])
-    assert words_of(found) == ["accept any price"]
-    assert found.suggestions[0].requirements.ceiling_microcredits_per_hour is None
+    assert words_of(found) == ["pay up to 1,000,000,000 credits/h instead of 10 credits/h"]
+
+
+@pytest.mark.parametrize("credits", [1, 2, 5, 10, 12, 15, 18, 20, 24, 36, 40, 75, 80, 120, 1_000])
+def test_whoever_pays_what_is_asked_gets_it_as_long_as_it_is_a_round_figure(credits: int):
+    shape = to_shape(Requirements(ceiling_microcredits_per_hour=credits * CREDIT))
+    assert checks.check_price(shape, credits * CREDIT) is None
+    assert checks.check_price(shape, credits * CREDIT + 1) is not None
+
+
+@pytest.mark.parametrize("ceiling", [1, 7, 99, 100, 104, 105, 199, 4_711, 9_999_999, 12_345_678, 10**15])
+def test_a_ceiling_is_rounded_down_once_and_by_less_than_a_twentieth(ceiling: int):
+    once = to_shape(Requirements(ceiling_microcredits_per_hour=ceiling)).ceiling_microcredits_per_hour
+    assert once is not None
+    assert 0.95 * ceiling < once <= ceiling
+    twice = to_shape(Requirements(ceiling_microcredits_per_hour=once)).ceiling_microcredits_per_hour
+    assert twice == once
 
 
 @pytest.mark.parametrize("price", [1, 2, 7, 19, 20, 999, 9_999_999, 12 * CREDIT, 10**14])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         WhyCandidate,
         WhyChoice,
         WhyFloor,
+        WhyMargin,
         WhyPlace,
         WhySlice,
         WhySuggestion,
@@ -293,8 +294,9 @@ def describe_node(why: NodeWhy) -> list[str]:
         lines += lay_out(("GATE", "SLICES", "KINDS"), rows)
         if len(rows) > 1:
             lines.append("  Work may fail several gates.")
-    if why.lack is not None:
-        lacks = "; ".join(f"{m.gate.value}: {m.needs} (it has {m.has})" for m in why.lack.missing)
+    # Where only the price is lacking, the paragraph after this one says it better.
+    if why.lack is not None and not (why.lower_floor and [m.gate.value for m in why.lack.missing] == ["price"]):
+        lacks = "; ".join(_say_lack(margin) for margin in why.lack.missing)
         lines += [
             "",
             *wrap(f"To take the largest part of it ({why.lack.slice_count:,} slices), {why.lack.slot} lacks:"),
@@ -303,6 +305,11 @@ def describe_node(why: NodeWhy) -> list[str]:
     if why.lower_floor is not None:
         lines += _describe_lower_floor(why, why.lower_floor)
     return lines
+
+
+def _say_lack(margin: WhyMargin) -> str:
+    has = "you ask" if margin.gate.value == "price" else "it has"
+    return f"{margin.gate.value}: {margin.needs} ({has} {margin.has})"
 
 
 def _describe_lower_floor(why: NodeWhy, lower: WhyFloor) -> list[str]:

@@ -194,13 +194,13 @@ async def _compose(config: HubSettings, pool: Pool) -> Hub:
     await keyring.refresh(pool)
     book = load_weights(Path(config.placement_file) if config.placement_file else None)
     sets = {name: book.sets[name] for name in book.split.names_in_use}
-    parked, share, evidence = ParkedCalls(), FairShare(pool), Evidence(pool)
-    registry = Registry(sets, evidence.bound)
-    evidence.on_change = registry.update_reliability
-    backlog = Backlog()
-    leases = Leases(pool, keyring, config, weight_sets=sets.keys())
+    hub_process_id = entropy.new_id()
+    parked, backlog = ParkedCalls(), Backlog()
+    share, evidence = FairShare(pool, hub_process_id), Evidence(pool)
+    registry = Registry(sets, evidence)
+    leases = Leases(pool, keyring, config, weight_sets=book.split.names_in_use)
     submissions = Submissions(pool, leases, book.split, lease_seconds=config.lease_seconds)
-    elsewhere = Elsewhere(pool, registry.fleet, sets[book.split.first])
+    elsewhere = Elsewhere(pool, registry.fleet, sets[book.split.first], hub_process_id)
     rounds = Rounds(pool, parked, leases, submissions, registry, backlog, share, elsewhere)
     hub = Hub(
         settings=config,

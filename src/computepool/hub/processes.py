@@ -31,6 +31,7 @@ PAUSE_SECONDS = 0.5
 PAUSE_SECONDS_MAX = 30.0
 EXIT_REFUSED = 2
 BACKLOG = 2048
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 # What a hub process does with its life, given its number (from 1) and the parent's sign of life: a file descriptor
 # that can be read once the parent is gone. Returns its exit code.
@@ -67,7 +68,7 @@ class HubProcesses:
     _all: list[_HubProcess] = field(default_factory=list)
     # The parent holds the end that is written to, and never writes: it is closed when the parent dies.
     _life: tuple[int, int] = (-1, -1)
-    _signals: tuple[int, int] = (-1, -1)
+    _wakeup: tuple[int, int] = (-1, -1)
     _caught: list[int] = field(default_factory=list)
 
     def run(self) -> int:
@@ -97,9 +98,18 @@ class HubProcesses:
         # What stands in the buffers would be written twice.
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
-        if pid == 0:
-            self._become(each.number)
+        # A signal that comes between the fork and the child's first steps waits until the child can take it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._become(each.number)
+        except OSError as error:
+            each.start_at = clock.seconds() + PAUSE_SECONDS_MAX
+            log.error("hub_process_not_started number=%d error=%s", each.number, error)
+            return
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         each.pid, each.started_at = pid, clock.seconds()
         log.info("hub_process_started number=%d pid=%d", each.number, pid)
 
@@ -108,11 +118,12 @@ class HubProcesses:
         code = 1
         try:
             signal.set_wakeup_fd(-1)
-            for name in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-                signal.signal(name, signal.SIG_DFL)
+            for each in _SIGNALS:
+                signal.signal(each, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             # Ctrl-C goes to the whole group of the terminal; the parent alone decides when this process ends.
             os.setpgid(0, 0)
-            for fd in (self._life[1], *self._signals):
+            for fd in (self._life[1], *self._wakeup):
                 os.close(fd)
             code = self.live(number, self._life[0])
         except ComputePoolError as error:
@@ -164,28 +175,28 @@ class HubProcesses:
 
     def _wait(self, seconds: float) -> None:
         """Sleeps until a signal comes, at most this long."""
-        select.select([self._signals[0]], [], [], max(0.0, seconds))
+        select.select([self._wakeup[0]], [], [], max(0.0, seconds))
         with contextlib.suppress(BlockingIOError):
-            os.read(self._signals[0], 4096)
+            os.read(self._wakeup[0], 4096)
 
     @contextlib.contextmanager
     def _signals_caught(self) -> Iterator[None]:
-        self._life, self._signals = os.pipe(), os.pipe()
-        for fd in self._signals:
+        self._life, self._wakeup = os.pipe(), os.pipe()
+        for fd in self._wakeup:
             os.set_blocking(fd, False)
         before = {
             number: signal.signal(number, lambda caught, _: self._caught.append(caught))
             for number in (signal.SIGTERM, signal.SIGINT)
         }
         before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
-        wakeup = signal.set_wakeup_fd(self._signals[1], warn_on_full_buffer=False)
+        wakeup = signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
         try:
             yield
         finally:
             signal.set_wakeup_fd(wakeup)
             for number, earlier in before.items():
                 signal.signal(number, earlier)
-            for fd in (*self._life, *self._signals):
+            for fd in (*self._life, *self._wakeup):
                 os.close(fd)
 
 
@@ -195,6 +206,10 @@ def port_held(host: str, port: int) -> Iterator[None]:
 
     Sockets that share a port would share it with anyone of this user, so it is asked first whether somebody has it.
     """
+    if not hasattr(socket, "SO_REUSEPORT") or not hasattr(os, "fork"):
+        raise InvalidSettings(
+            "Several hub processes on one port need Linux or macOS. Start one: COMPUTEPOOL_HUB_WORKERS=1."
+        )
     family = _family(host)
     try:
         socket.create_server((host, port), family=family).close()

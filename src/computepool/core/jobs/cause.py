@@ -28,6 +28,9 @@ class Cause(str, Enum):
 # The submitter's own code or limits are at fault: these spend the job's retry budget.
 SPENDS_RETRY = frozenset({Cause.EXIT_CODE, Cause.OUT_OF_MEMORY, Cause.TIMED_OUT})
 
+# The node is at fault: these lower what is expected of it. All others say nothing about the node.
+NODE_FAULTS = frozenset({Cause.GPU_LOST, Cause.NETWORK_LOST, Cause.NODE_VANISHED, Cause.SANDBOX_REFUSED})
+
 # What a node may say of its own attempt; the rest is for the hub to conclude.
 REPORTABLE = frozenset(
     {
@@ -57,5 +60,5 @@ PLAIN_WORDS = {
     Cause.HUB_FAULT: "the hub made a mistake",
     Cause.CANCELLED: "it was cancelled",
     Cause.EXPIRED: "it was not done by its expiry time",
-    Cause.POISONOUS: "three machines went silent while they ran it, so it is not given to a fourth",
+    Cause.POISONOUS: "machines went down three times while they ran the same slice, so the job is given to no more",
 }

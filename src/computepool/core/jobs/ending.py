@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from computepool.core.jobs.cause import PLAIN_WORDS, Cause
-from computepool.core.jobs.retry import ATTEMPTS_MAX, EXIT_CODE_CHECKPOINTED, spends_retry
+from computepool.core.jobs.retry import ATTEMPTS_MAX, EXIT_CODE_CHECKPOINTED, KILLS_MAX, spends_retry
 from computepool.core.jobs.spec import WALL_SECONDS_MAX
 from computepool.core.jobs.state import AttemptState, SliceState
 from computepool.core.placement.shape import RAM_STEP_BYTES
@@ -21,6 +21,7 @@ class Remedy(str, Enum):
     READ_LOG = "read_log"
     CHECK_INPUTS = "check_inputs"
     SUBMIT_AGAIN = "submit_again"
+    TRY_ALONE = "try_alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,13 @@ def _say_next(ended: Ended) -> str:
 
 
 def _say_final(ended: Ended) -> str:
+    if ended.slice_cause is Cause.POISONOUS:
+        if ended.cause is Cause.POISONOUS:
+            return "The job was stopped as a whole: none of its slices had succeeded, and one took down its machines."
+        return (
+            f"The slice failed for good: {KILLS_MAX} times the machine that ran it went silent or lost its GPU, "
+            "so no further one is risked."
+        )
     if ended.slice_cause is Cause.EXPIRED:
         return "The job's expiry time has passed: the slice failed for good."
     if ended.failure_count > ended.retries:
@@ -103,6 +111,11 @@ def _advise(ended: Ended) -> tuple[Advice, ...]:
     read_log = Advice(Remedy.READ_LOG, "read its log")
     if ended.slice_state in (SliceState.SUCCEEDED, SliceState.CANCELLED):
         return ()
+    if ended.slice_cause is Cause.POISONOUS:
+        words = (
+            "run one slice on a machine of your own, and watch its memory, GPU and disk; then submit the job again"
+        )
+        return (Advice(Remedy.TRY_ALONE, words), read_log)
     if ended.cause is Cause.OUT_OF_MEMORY:
         more = more_ram(ended.ram_bytes, ended.memory_bytes_peak)
         words = f"ask for {say_bytes(more)} of RAM instead of {say_bytes(ended.ram_bytes)}"

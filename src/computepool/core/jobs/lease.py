@@ -12,7 +12,14 @@ from uuid import UUID
 
 from computepool.core.ids import AttemptId, JobId, NodeId, SlotName
 from computepool.core.jobs.cause import Cause
-from computepool.core.jobs.retry import ATTEMPTS_MAX, EXIT_CODE_CHECKPOINTED, is_tried_again, spends_retry
+from computepool.core.jobs.retry import (
+    ATTEMPTS_MAX,
+    EXIT_CODE_CHECKPOINTED,
+    KILLS_MAX,
+    is_kill,
+    is_tried_again,
+    spends_retry,
+)
 from computepool.core.jobs.state import (
     ATTEMPT_LIVE,
     ATTEMPT_TERMINAL,
@@ -37,7 +44,7 @@ class Slice:
     cause: Cause | None = None
     # The node whose attempt ended badly last: the next try prefers another one.
     avoid_node_id: NodeId | None = None
-    # Nodes that went silent while they ran it.
+    # How often a machine went down while it ran this.
     killed_count: int = 0
 
 
@@ -152,15 +159,25 @@ def _record_failure(slice_: Slice, attempt: Attempt, report: Report, cause: Caus
 
 def _requeue_or_fail(slice_: Slice, attempt: Attempt, cause: Cause) -> Slice:
     failure_count = slice_.failure_count + (1 if spends_retry(cause) else 0)
+    killed_count = slice_.killed_count + (1 if _is_further_kill(slice_, attempt, cause) else 0)
     again = is_tried_again(failure_count=failure_count, attempt_count=slice_.attempt_count, retries=slice_.retries)
+    final = cause
+    if killed_count >= KILLS_MAX:
+        again, final = False, Cause.POISONOUS
     event = SliceEvent.ATTEMPT_ENDED if again else SliceEvent.RETRIES_SPENT
     return replace(
         slice_,
         state=move_slice(slice_.state, event),
         failure_count=failure_count,
-        cause=None if again else cause,
+        killed_count=killed_count,
+        cause=None if again else final,
         avoid_node_id=attempt.node_id,
     )
+
+
+def _is_further_kill(slice_: Slice, attempt: Attempt, cause: Cause) -> bool:
+    """The same machine twice in a row counts once: one that crashes by itself, alone on a grid, condemns nobody."""
+    return is_kill(cause, attempt.state) and attempt.node_id != slice_.avoid_node_id
 
 
 def _stop(attempt: Attempt, cause: Cause) -> Attempt:

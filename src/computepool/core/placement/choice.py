@@ -83,7 +83,7 @@ def say_choice(ranked: Sequence[Ranked], *, scored_count: int, fit_count: int, i
         return f"Of {fitting} that fit, none scores higher today; equal ones are told apart by what spares the fleet."
     reason = "The best of them is busy now, as it may have been then"
     if not best.busy:
-        reason = "The best of them is free now; it was busy, dearer or not there then"
+        reason = "The best of them is free now; then it may have been busy, dearer or away"
     more = " or more" if chosen.rank >= scored_count < fit_count else ""
     higher = f"{say_count(chosen.rank - 1, 'slot')}{more}"
     return f"Of {fitting} that fit, {higher} would score higher today. {reason}."

@@ -12,19 +12,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
-from functools import lru_cache
-from itertools import count, takewhile
-from math import floor, inf
+from math import inf
 
 from computepool.core.jobs.spec import Requirements
 from computepool.core.placement import checks
-from computepool.core.placement.price import PRICE_MICROCREDITS_MAX, round_up_price, say_price
+from computepool.core.placement.price import say_price
 from computepool.core.placement.shape import (
-    CEILING_STEP_RATIO,
     DISK_STEP_BYTES,
     RAM_STEP_BYTES,
     VRAM_STEP_BYTES,
     Shape,
+    list_ceiling_steps,
     to_shape,
 )
 from computepool.core.placement.slot import Slot, SlotKind
@@ -238,26 +236,11 @@ def _choose_prices(ceiling: int | None, levels: int | None) -> tuple[int, ...]:
     return tuple(above[::-1][::stride][::-1])
 
 
-@lru_cache(maxsize=1)
-def list_ceiling_steps() -> tuple[int, ...]:
-    """All that a shape's ceiling can be, rising; and last the highest price that there is."""
-    powers = (floor(CEILING_STEP_RATIO**power) for power in count())
-    below = takewhile(lambda step: step < PRICE_MICROCREDITS_MAX, powers)
-    return (*sorted(set(below)), PRICE_MICROCREDITS_MAX)
-
-
-@lru_cache(maxsize=4_096)
 def least_ceiling(price_microcredits_per_hour: int) -> int | None:
-    """The lowest round figure that pays this price although shapes round it down. None: only any price will do."""
-    price = price_microcredits_per_hour
-
-    def pays(ceiling: int) -> bool:
-        stepped = to_shape(Requirements(ceiling_microcredits_per_hour=ceiling)).ceiling_microcredits_per_hour
-        return stepped is not None and stepped >= price
-
-    figures = range(price, 2 * price + 2)
-    least = round_up_price(figures[bisect_left(figures, True, key=pays)])
-    return least if least <= PRICE_MICROCREDITS_MAX else None
+    """The lowest ceiling that pays this price although shapes round it down. None: only any price will do."""
+    steps = list_ceiling_steps()
+    place = bisect_left(steps, price_microcredits_per_hour)
+    return steps[place] if place < len(steps) else None
 
 
 def _choose_step(asked: int, step: int, levels: int | None) -> int:

@@ -23,8 +23,9 @@ EXPECTED_SECONDS = 30.0
 # An account of which no slice has ended yet is expected to run longer than the rest by this. Too much is put right
 # when the first one ends, which then is soon; too little only when it has held too many slots for too long.
 PESSIMISM_RATIO = 8.0
-# How much each end moves the mean of its account.
+# How much each end moves the mean of its account, and how long the mean stands against what the record says.
 LEARNING_RATIO = 0.2
+LEARNED_SECONDS = 10.0
 # Half of what an account has had is forgotten in this time.
 HALF_LIFE_SECONDS = 86_400.0
 # An account whose queue is empty for less than this has not left.
@@ -45,6 +46,8 @@ class Delta:
 
     account_id: AccountId
     seconds: float
+    # No slice of it has ended here lately: the record may know how long they run.
+    asks_mean: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,8 @@ class Total:
     slot_seconds: float
     weight: float
     counted_at: datetime
+    # How long its slices run, by the record; None: unknown, or not asked for.
+    mean_seconds: float | None = None
 
 
 @dataclass(slots=True)
@@ -68,8 +73,9 @@ class _Account:
     pending_seconds: float = 0.0
     # The part of the live attempts' overtime that has been charged.
     overtime_charged_seconds: float = 0.0
-    # None until one of its slices has ended by itself.
+    # None until one of its slices has ended by itself; and when one last did so here.
     mean_seconds: float | None = None
+    learned_at: float | None = None
     total: Total | None = None
     # When it last had something to be planned for, and when others had too.
     seen_at: float | None = None
@@ -87,6 +93,7 @@ class FairShare:
         self._mean_seconds: float | None = None
         self._hub_count = 1
         self._turn_ratio = 0.0
+        self._has_strangers = False
 
     # Who is next
 
@@ -94,25 +101,36 @@ class FairShare:
         """How many of the next `count` grants each of these accounts should get."""
         if not accounts or count <= 0:
             return {}
-        self._greet({id: self._get(id) for id in accounts}, now)
-        if len(accounts) == 1:
-            return dict.fromkeys(accounts, count)
-        steps = {id: self.expected_seconds(id, now=now) / self._get(id).weight for id in accounts}
-        heap = [(self.effective(id, now=now), id) for id in accounts]
+        found = {id: self._get(id) for id in accounts}
+        self._greet(found, now)
+        if len(found) == 1:
+            return dict.fromkeys(found, count)
+        # The number is there so that no two entries are ever compared by their ids, which is slow.
+        heap = [(self._rank(id, account, now), n, id) for n, (id, account) in enumerate(found.items())]
         heapq.heapify(heap)
-        planned = dict.fromkeys(accounts, 0)
+        planned: dict[AccountId, int] = {}
+        steps: dict[AccountId, float] = {}
         for _ in range(count):
-            mark, id = heap[0]
-            planned[id] += 1
-            heapq.heapreplace(heap, (mark + steps[id], id))
+            mark, n, id = heap[0]
+            planned[id] = planned.get(id, 0) + 1
+            if id not in steps:
+                steps[id] = self.expected_seconds(id, now=now) / found[id].weight
+            heapq.heapreplace(heap, (mark + steps[id], n, id))
         return planned
 
     def effective(self, account_id: AccountId, *, now: float) -> float:
         """The lowest of those that wait is served next."""
-        account = self._get(account_id)
+        return self._rank(account_id, self._get(account_id), now)
+
+    def _rank(self, account_id: AccountId, account: _Account, now: float) -> float:
         # Hubs take turns: were all equally eager, each would serve the same account at the same moment.
         usual = account.mean_seconds or self._mean_seconds or EXPECTED_SECONDS
         return account.mark + self._uncharged(account_id, account, now) + self._turn_ratio * usual / account.weight
+
+    @property
+    def has_strangers(self) -> bool:
+        """Whether somebody waits of whom no total is known: neither weight nor anything else."""
+        return self._has_strangers
 
     def expected_seconds(self, account_id: AccountId, *, now: float) -> float:
         """How long the account's next slice will probably hold its slot."""
@@ -130,10 +148,12 @@ class FairShare:
             arrived = _list_absent([(id, a.competed_at) for id, a in accounts.items()])
             if arrived:
                 self._level(accounts, arrived, now)
-            for account in accounts.values():
-                account.competed_at = now
         for account in accounts.values():
             account.seen_at = now
+            if len(accounts) > 1:
+                account.competed_at = now
+            if account.total is None:
+                self._has_strangers = True
 
     def _level(self, accounts: Mapping[AccountId, _Account], arrived: set[AccountId], now: float) -> None:
         """Newcomers start where the least served of the others stands, and owe only what they still hold.
@@ -141,7 +161,7 @@ class FairShare:
         Without the debt, whoever takes many slots for long and leaves the queue for a while would get as many again.
         """
         settled = [id for id in accounts if id not in arrived] or list(accounts)
-        least_id = min(settled, key=lambda id: (self.effective(id, now=now), id))
+        least_id = min(settled, key=lambda id: (self._rank(id, accounts[id], now), id))
         least = accounts[least_id]
         level = least.mark + self._uncharged(least_id, least, now)
         # An account that was served all the time, only alone, has not been away.
@@ -177,6 +197,7 @@ class FairShare:
         self._charge(account, held_seconds - expected_seconds - overtime)
         if natural:
             account.mean_seconds = _learn(account.mean_seconds, held_seconds)
+            account.learned_at = now
             self._mean_seconds = _learn(self._mean_seconds, held_seconds)
 
     def list_suspects(self, limit: int, *, now: float) -> list[AttemptId]:
@@ -204,6 +225,8 @@ class FairShare:
 
     def _uncharged(self, account_id: AccountId, account: _Account, now: float) -> float:
         """Overtime since it was last charged, by weight."""
+        if not account.overtime_charged_seconds and not self._in_flight.has_overdue(account_id):
+            return 0.0
         overtime = self._in_flight.overtime_seconds(account_id, doubled=account.mean_seconds is None, now=now)
         return (overtime - account.overtime_charged_seconds) / account.weight
 
@@ -217,10 +240,18 @@ class FairShare:
             self._charge(account, uncharged)
             account.overtime_charged_seconds += uncharged
         self._forget_idle(now)
-        moved = [(id, a) for id, a in self._accounts.items() if a.pending_seconds or _is_recent(a.seen_at, now)]
+        self._has_strangers = False
+        moved = [
+            (id, a)
+            for id, a in self._accounts.items()
+            if a.pending_seconds or _is_recent(a.seen_at, now, LINGER_SECONDS)
+        ]
         if len(moved) > limit:
             moved = heapq.nlargest(limit, moved, key=lambda item: abs(item[1].pending_seconds))
-        deltas = [Delta(id, account.pending_seconds) for id, account in moved]
+        deltas = [
+            Delta(id, account.pending_seconds, asks_mean=not _is_recent(account.learned_at, now, LEARNED_SECONDS))
+            for id, account in moved
+        ]
         for _, account in moved:
             account.pending_seconds = 0.0
         return deltas
@@ -231,7 +262,7 @@ class FairShare:
             self._get(delta.account_id).pending_seconds += delta.seconds
 
     def take_totals(self, deltas: Iterable[Delta], totals: Sequence[Total], *, hub_count: int, hub_rank: int) -> None:
-        """What all hubs have charged, our own deltas among it. Of `hub_count` hubs we are number `hub_rank`, from 0."""
+        """What all hubs have charged, our deltas among it. Of `hub_count` hubs we are number `hub_rank`, from 0."""
         self._hub_count = max(1, hub_count)
         self._turn_ratio = hub_rank / self._hub_count
         own = {delta.account_id: delta.seconds for delta in deltas}
@@ -252,6 +283,8 @@ class FairShare:
         account = self._get(total.account_id)
         before, account.total = account.total, total
         account.weight = total.weight
+        if total.mean_seconds is not None:
+            account.mean_seconds = total.mean_seconds
         if before is None:
             return 0.0
         seconds = (total.counted_at - before.counted_at).total_seconds()
@@ -289,8 +322,8 @@ def _learn(mean_seconds: float | None, seconds: float) -> float:
     return seconds if mean_seconds is None else mean_seconds + LEARNING_RATIO * (seconds - mean_seconds)
 
 
-def _is_recent(at: float | None, now: float) -> bool:
-    return at is not None and now - at <= LINGER_SECONDS
+def _is_recent(at: float | None, now: float, seconds: float) -> bool:
+    return at is not None and now - at <= seconds
 
 
 def _list_absent(moments: Sequence[tuple[AccountId, float | None]]) -> set[AccountId]:

@@ -56,6 +56,10 @@ class InFlight:
     def holds(self, account_id: AccountId) -> bool:
         return account_id in self._held
 
+    def has_overdue(self, account_id: AccountId) -> bool:
+        held = self._held.get(account_id)
+        return held is not None and held.overdue_count > 0
+
     def list_accounts(self) -> list[AccountId]:
         return list(self._held)
 

@@ -18,17 +18,7 @@ def format_credits(microcredits: int) -> str:
     return f"-{text}" if microcredits < 0 else text
 
 
-def round_up_price(microcredits_per_hour: int) -> int:
-    """To a figure that a person would type, and not below the price."""
-    grain = _grain(microcredits_per_hour)
-    return -(-microcredits_per_hour // grain) * grain
-
-
 def round_down_price(microcredits_per_hour: int) -> int:
-    grain = _grain(microcredits_per_hour)
+    """To three digits: a figure that a person would type."""
+    grain = int(10 ** max(0, len(str(microcredits_per_hour)) - 3))
     return microcredits_per_hour // grain * grain
-
-
-def _grain(microcredits_per_hour: int) -> int:
-    """Leaves three digits."""
-    return int(10 ** max(0, len(str(microcredits_per_hour)) - 3))

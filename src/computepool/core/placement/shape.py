@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.spec import Requirements
+from computepool.core.placement.price import PRICE_MICROCREDITS_MAX
 
 VRAM_STEP_BYTES = 500_000_000
 RAM_STEP_BYTES = 500_000_000
 DISK_STEP_BYTES = 1_000_000_000
-CEILING_STEP_RATIO = 1.05
+# A ceiling of fewer microcredits than this is taken as it is.
+_EXACT_BELOW = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,23 @@ def _round_up(value: int, step: int) -> int:
 
 
 def _step_down(ceiling: int | None) -> int | None:
-    """To a power of 1.05: prices that differ by less share a shape."""
-    if ceiling is None or ceiling < 1:
+    """To one of the figures that people name, at most 5 % less: prices between two of them share a shape."""
+    if ceiling is None or ceiling < _EXACT_BELOW:
         return ceiling
-    step = math.floor(math.log(ceiling, CEILING_STEP_RATIO) + 1e-9)
-    return min(ceiling, math.floor(CEILING_STEP_RATIO**step))
+    grain: int = 10 ** (len(str(ceiling)) - 3)
+    step = _step_of(ceiling // grain)
+    return ceiling // (step * grain) * step * grain
+
+
+def _step_of(figure: int) -> int:
+    """Of a figure of three digits: 100, 105 ... 200, 210 ... 500, 525 ..."""
+    return 5 if figure < 200 else 10 if figure < 500 else 25
+
+
+@lru_cache(maxsize=1)
+def list_ceiling_steps() -> tuple[int, ...]:
+    """All that a shape's ceiling can be, rising."""
+    figures = [figure for figure in range(100, 1_000) if figure % _step_of(figure) == 0]
+    powers = (10**power for power in range(16))
+    steps = [figure * power for power in powers for figure in figures]
+    return (*range(1, _EXACT_BELOW), *(step for step in steps if step <= PRICE_MICROCREDITS_MAX))

@@ -95,6 +95,8 @@ def _say_own(turn: Turn) -> str:
 
 def say_slot_time(slot_seconds: float) -> str:
     """3.2 slot-hours, 40 slot-seconds."""
+    if slot_seconds < 1:
+        return "next to nothing"
     unit, length = next(((u, n) for u, n in (("hour", 3_600), ("minute", 60)) if slot_seconds >= n), ("second", 1))
     amount = slot_seconds / length
     return f"{amount:,.0f} slot-{unit}s" if amount >= 10 else f"{amount:.2g} slot-{unit}s"

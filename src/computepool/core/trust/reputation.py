@@ -34,6 +34,11 @@ class Reliability:
     counted_at: datetime | None = None
 
 
+def to_job_class(*, gpu: bool) -> str:
+    """The kind of job that evidence is counted by: a node may be good at one and bad at another."""
+    return "script|gpu" if gpu else "script|cpu"
+
+
 def record_finished(known: Reliability, *, now: datetime) -> Reliability:
     known = fade(known, now=now)
     # Never below what it was: a success must not lower the bound by making old evidence thinner.

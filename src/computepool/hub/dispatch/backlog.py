@@ -7,7 +7,7 @@ takes). It is forgotten when a round found it empty, unless something was writte
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from computepool.core.ids import AccountId, ShapeId
 from computepool.core.jobs.order import PriorityClass
@@ -22,17 +22,10 @@ VERDICTS_MAX = 10_000
 
 
 class Backlog:
-    def __init__(
-        self,
-        *,
-        on_arrival: Callable[[AccountId], None] = lambda _: None,
-        on_leave: Callable[[AccountId], None] = lambda _: None,
-    ) -> None:
+    def __init__(self) -> None:
         # By shape and class: the accounts that wait.
         self.runs: dict[ShapeId, dict[PriorityClass, set[AccountId]]] = {}
         self.shapes: dict[ShapeId, Shape] = {}
-        self._on_arrival = on_arrival
-        self._on_leave = on_leave
         self._shapes_of: defaultdict[AccountId, Counter[ShapeId]] = defaultdict(Counter)
         self._noted: dict[Run, int] = {}
         # Grows with everything that is noted; whoever looked before a note must not undo it.
@@ -48,10 +41,6 @@ class Backlog:
     @property
     def moment(self) -> int:
         return self._clock
-
-    @property
-    def accounts(self) -> Iterable[AccountId]:
-        return self._shapes_of.keys()
 
     def count_shapes(self, account_id: AccountId) -> int:
         return len(self._shapes_of[account_id]) if account_id in self._shapes_of else 0
@@ -97,8 +86,6 @@ class Backlog:
             self._verdicts.clear()
         self.runs.setdefault(run.shape_id, {}).setdefault(run.priority_class, set()).add(run.account_id)
         shapes = self._shapes_of[run.account_id]
-        if not shapes:
-            self._on_arrival(run.account_id)
         shapes[run.shape_id] += 1
 
     def _remove(self, run: Run) -> None:
@@ -116,4 +103,3 @@ class Backlog:
             del shapes[run.shape_id]
         if not shapes:
             del self._shapes_of[run.account_id]
-            self._on_leave(run.account_id)

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
-from computepool import entropy
 from computepool.core.jobs.spec import Requirements
 from computepool.core.placement.fleet import FleetIndex
 from computepool.core.placement.scorers import Candidate, score
@@ -32,11 +31,11 @@ _GPU_WORK, _CPU_WORK = to_shape(Requirements(gpu=True)), to_shape(Requirements(g
 
 
 class Elsewhere:
-    def __init__(self, pool: Pool, fleet: FleetIndex, weights: Weights) -> None:
+    def __init__(self, pool: Pool, fleet: FleetIndex, weights: Weights, hub_process_id: UUID) -> None:
         self._pool = pool
         self._fleet = fleet
         self._weights = weights
-        self.hub_process_id = entropy.new_id()
+        self._hub_process_id = hub_process_id
         # Per hub process, by kind and tier.
         self._others: dict[UUID, dict[str, Any]] = {}
 
@@ -49,7 +48,7 @@ class Elsewhere:
         async with self._pool.acquire() as conn:
             self._others = await hub_store.exchange_summaries(
                 conn,
-                hub_process_id=self.hub_process_id,
+                hub_process_id=self._hub_process_id,
                 free=summarise(self._fleet, self._weights),
                 seconds=SILENT_SECONDS,
             )
@@ -57,7 +56,7 @@ class Elsewhere:
     async def leave(self) -> None:
         """On shutdown: nobody should wait for slots that are here no more."""
         async with self._pool.acquire() as conn:
-            await hub_store.delete_summary(conn, self.hub_process_id)
+            await hub_store.delete_summary(conn, self._hub_process_id)
 
     def is_better(self, shape: Shape, prefer: Preference, candidate: Candidate) -> bool:
         if not self._others:

@@ -79,9 +79,17 @@ class GroupCommit(Generic[Item, Answer]):
 
     async def _run(self) -> None:
         """Lives while there is something to write: an idle hub has no task for it."""
+        batch: Sequence[_Call[Item, Answer]] = ()
         try:
             while self._waiting:
-                await self._write(self._next_batch())
+                batch = self._next_batch()
+                await self._write(batch)
+        except BaseException:
+            # The process is ending: nobody may be left without an answer.
+            _fail([*batch, *self._waiting], HubUnavailable("This hub is shutting down. Try again."))
+            self._waiting.clear()
+            self._waiting_count = 0
+            raise
         finally:
             self._running = None
 
@@ -108,10 +116,6 @@ class GroupCommit(Generic[Item, Answer]):
             await self._write(batch[middle:])
         except Exception as error:
             _fail(batch, error)
-        except BaseException:
-            # The process is ending: nobody may be left without an answer.
-            _fail(batch, HubUnavailable("This hub is shutting down. Try again."))
-            raise
         else:
             place = 0
             for call in batch:

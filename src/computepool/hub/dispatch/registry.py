@@ -7,25 +7,21 @@ leased or the end of the call makes it busy. Both are cheap; only a changed pric
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from computepool import clock
 from computepool.core.ids import NodeId, SlotName
 from computepool.core.placement.fleet import FleetIndex
 from computepool.core.placement.scorers import Candidate, make_candidate
-from computepool.core.placement.slot import SlotKind
 from computepool.core.placement.weights import Weights
+from computepool.hub.dispatch.evidence import Evidence
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store.connect import Connection
 
 # What is known of a node is read again after this long, in case a change was not heard of.
 MEMORY_SECONDS = 60.0
 REMEMBERED_MAX = 200_000
-
-# The lower bound of a node's reliability for jobs of a kind.
-ReliabilityOf = Callable[[NodeId, SlotKind], float]
-
 
 @dataclass(slots=True)
 class _Known:
@@ -34,9 +30,10 @@ class _Known:
 
 
 class Registry:
-    def __init__(self, sets: Mapping[str, Weights], reliability_of: ReliabilityOf) -> None:
+    def __init__(self, sets: Mapping[str, Weights], evidence: Evidence) -> None:
         self.fleet = FleetIndex(sets)
-        self._reliability_of = reliability_of
+        self._evidence = evidence
+        evidence.on_change = self._update_reliability
         self._nodes: OrderedDict[NodeId, _Known] = OrderedDict()
 
     def __contains__(self, node_id: object) -> bool:
@@ -49,12 +46,13 @@ class Registry:
         """Reads the slots of these nodes in one query. What is free stays free."""
         found: dict[NodeId, dict[SlotName, Candidate]] = defaultdict(dict)
         wanted = list(node_ids)
+        await self._evidence.load(conn, wanted)
         for offered in await node_store.list_candidates(conn, wanted):
             slot = offered.slot
             found[slot.node_id][slot.name] = make_candidate(
                 slot,
                 price_microcredits_per_hour=offered.floor_microcredits_per_hour,
-                reliability=self._reliability_of(slot.node_id, slot.kind),
+                reliability=self._evidence.bound(slot.node_id, slot.kind),
                 declared_tflops=offered.declared_tflops,
             )
         for node_id in wanted:
@@ -109,14 +107,14 @@ class Registry:
             if key in self.fleet and self.fleet.is_free(*key):
                 self.fleet.take(*key)
 
-    def update_reliability(self, node_ids: Iterable[NodeId]) -> None:
+    def _update_reliability(self, node_ids: Iterable[NodeId]) -> None:
         """New evidence about these nodes: their slots move in the order of scores."""
         for node_id in node_ids:
             known = self._nodes.get(node_id)
             if known is None:
                 continue
             for name, old in list(known.candidates.items()):
-                bound = self._reliability_of(node_id, old.slot.kind)
+                bound = self._evidence.bound(node_id, old.slot.kind)
                 if bound == old.reliability:
                     continue
                 candidate = Candidate(old.slot, old.speed_tflops, old.price_microcredits_per_hour, bound)

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from computepool.core.errors import NotFound
 from computepool.hub.context import Hub
-from computepool.hub.http import accounts, artifacts, attempts, hub, jobs, nodes, pages, why
+from computepool.hub.http import accounts, artifacts, attempts, hub, jobs, nodes, pages, placement, why
 from computepool.hub.http.errors import to_response
 from computepool.hub.http.openapi import build_openapi
 from computepool.hub.http.routing import Access, Call, Route, Routes, answer
@@ -29,7 +29,7 @@ async def openapi(call: Call) -> Response:
 
 def all_routes() -> list[Route]:
     """Fixed paths before those with parameters, so that /v1/jobs/next is never taken for a job."""
-    rooms = (hub, accounts, jobs, nodes, attempts, artifacts, pages, why)
+    rooms = (hub, accounts, jobs, nodes, attempts, artifacts, pages, placement, why)
     found = [route for room in rooms for route in room.routes.routes] + meta.routes
     return sorted(found, key=lambda route: route.path.count("{"))
 

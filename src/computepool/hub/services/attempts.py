@@ -35,6 +35,8 @@ from computepool.wire.attempts import CompleteOutcome, Completion
 from computepool.wire.jobs import OutputFile
 
 OUTPUTS_MAX = 10_000
+# Sums of it must stay numbers, whatever nodes say.
+USAGE_SECONDS_MAX = 1e12
 MESSAGE_LENGTH_MAX = 2_000
 LOG_PIECE_BYTES_MAX = 262_144
 RECEIPT_LENGTH_MAX = 100_000
@@ -162,6 +164,8 @@ def _find_fault(completion: Completion) -> str | None:
         return "Success means exit_code 0; otherwise give a cause."
     if usage.run_seconds < 0 or usage.cpu_seconds < 0 or usage.memory_bytes_peak < 0:
         return "Usage cannot be negative."
+    if max(usage.run_seconds, usage.cpu_seconds) > USAGE_SECONDS_MAX:
+        return "Usage is more than any machine can have had."
     if completion.exit_code is not None and not -1_000 <= completion.exit_code <= 1_000:
         return "exit_code is out of any range that a program can end with."
     if outputs and (fault := _find_output_fault(outputs)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +65,7 @@ class Keyring:
 
     def lease_secret(self, attempt_id: AttemptId) -> str:
         """Derived, not stored: whoever can read the table still cannot finish an attempt."""
-        digest = hmac.new(self._lease_key, attempt_id.bytes, hashlib.sha256).digest()
+        digest = hmac.digest(self._lease_key, attempt_id.bytes, "sha256")
         return base64.urlsafe_b64encode(digest[:18]).decode()
 
     def is_lease_secret(self, attempt_id: AttemptId, secret: str) -> bool:

@@ -54,7 +54,7 @@ class Granted:
 
 
 class Leases:
-    def __init__(self, pool: Pool, keyring: Keyring, settings: HubSettings, *, weight_sets: Set[str]) -> None:
+    def __init__(self, pool: Pool, keyring: Keyring, settings: HubSettings, *, weight_sets: Sequence[str]) -> None:
         self._pool = pool
         self._keyring = keyring
         self._settings = settings
@@ -224,7 +224,7 @@ class Leases:
         """Of a job whose order is at hand."""
         wish = self._orders[job_id].wish
         # A set that the operator has taken away since the job was submitted.
-        return wish if wish.weight_set in self._weight_sets else Wish(wish.prefer, min(self._weight_sets))
+        return wish if wish.weight_set in self._weight_sets else Wish(wish.prefer, self._weight_sets[0])
 
 
 def size_order(spec_length: int) -> int:

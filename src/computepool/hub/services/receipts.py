@@ -18,6 +18,7 @@ from computepool.hub.store.receipts import ReceiptState, StoredReceipt
 
 RECEIPT_TYPE = "computepool-receipt+jwt"
 CLOCK_LEEWAY_SECONDS = 600
+REASON_LENGTH_MAX = 200
 
 
 async def verify_receipts(pool: Pool, *, hub_id: UUID, limit: int) -> int:
@@ -55,8 +56,11 @@ def find_fault(receipt: StoredReceipt, results: Mapping[AttemptId, bytes], *, hu
             # A home PC's clock may run ahead; what the receipt says does not hang on the minute.
             leeway=CLOCK_LEEWAY_SECONDS,
         )
-    except jwt.PyJWTError as error:
-        return f"it does not hold: {error}"
+    except Exception as error:
+        # Whatever it is: a node may sign what it likes, and one that cannot be judged must not hold up the others.
+        # Nor may its own words: some of what JSON can say, the database cannot store.
+        words = str(error).encode("ascii", "replace").decode().replace("\0", "?")
+        return f"it does not hold: {words[:REASON_LENGTH_MAX]}"
     missing = [id for id, sha256 in results.items() if _read_result(claims, id) != sha256.hex()]
     return f"it says nothing of attempt {missing[0]}, or something else" if missing else None
 

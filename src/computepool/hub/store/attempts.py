@@ -14,6 +14,7 @@ from computepool.core.ids import AccountId, AttemptId, JobId, NodeId, SlotName
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.lease import Attempt, Slice
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
+from computepool.hub.store.arrays import to_array, to_bytes_array, to_text_array
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.events import NewEvent
 from computepool.hub.store.queries import load_queries
@@ -157,14 +158,14 @@ async def insert_leases(conn: Connection, grants: Sequence[Grant], *, lease_seco
     """The ids that were really inserted; the others met a live attempt on their slice or slot."""
     rows = _q.insert_leases(
         conn,
-        ids=[g.id for g in grants],
-        job_ids=[g.job_id for g in grants],
-        slice_indexes=[g.slice_index for g in grants],
-        numbers=[g.number for g in grants],
-        node_ids=[g.node_id for g in grants],
-        slots=[g.slot for g in grants],
-        expected_seconds=[g.expected_seconds for g in grants],
-        account_ids=[g.account_id for g in grants],
+        ids=to_array([g.id for g in grants]),
+        job_ids=to_array([g.job_id for g in grants]),
+        slice_indexes=to_array([g.slice_index for g in grants]),
+        numbers=to_array([g.number for g in grants]),
+        node_ids=to_array([g.node_id for g in grants]),
+        slots=to_text_array([g.slot for g in grants]),
+        expected_seconds=to_array([g.expected_seconds for g in grants]),
+        account_ids=to_array([g.account_id for g in grants]),
         lease_seconds=lease_seconds,
     )
     return {row["id"] async for row in rows}
@@ -200,7 +201,10 @@ async def lock_attempts_and_jobs(
     jobs: dict[JobId, JobCounts] = {}
     now = None
     async for row in _q.lock_attempts_and_jobs(
-        conn, job_ids=[k[0] for k in ordered], slice_indexes=[k[1] for k in ordered], ids=sorted(ids)
+        conn,
+        job_ids=to_array([k[0] for k in ordered]),
+        slice_indexes=to_array([k[1] for k in ordered]),
+        ids=to_array(sorted(ids)),
     ):
         now = row["now"]
         if row["counted_job_id"] not in jobs:
@@ -218,40 +222,40 @@ async def apply_changes(conn: Connection, changes: Changes) -> None:
     reports = [changes.reports.get(a.id, _NO_REPORT) for a in attempts]
     await _q.apply_changes(
         conn,
-        ids=[a.id for a in attempts],
-        states=[a.state for a in attempts],
-        causes=[a.cause for a in attempts],
-        report_sha256s=[a.report_sha256 for a in attempts],
-        exit_codes=[r.exit_code for r in reports],
-        messages=[r.message for r in reports],
-        run_seconds=[r.run_seconds for r in reports],
-        cpu_seconds=[r.cpu_seconds for r in reports],
-        memory_bytes_peaks=[r.memory_bytes_peak for r in reports],
+        ids=to_array([a.id for a in attempts]),
+        states=to_array([a.state for a in attempts]),
+        causes=to_array([a.cause for a in attempts]),
+        report_sha256s=to_bytes_array([a.report_sha256 for a in attempts]),
+        exit_codes=to_array([r.exit_code for r in reports]),
+        messages=to_text_array([r.message for r in reports]),
+        run_seconds=to_array([r.run_seconds for r in reports]),
+        cpu_seconds=to_array([r.cpu_seconds for r in reports]),
+        memory_bytes_peaks=to_array([r.memory_bytes_peak for r in reports]),
         # As text: a list of lists would be taken for an array of two dimensions.
-        outputs=[msgspec.json.encode(r.outputs).decode() if r.outputs else None for r in reports],
-        result_sha256s=[r.result_sha256 for r in reports],
-        receipt_ids=[r.receipt_id for r in reports],
-        slice_job_ids=[s.job_id for s in slices],
-        slice_indexes=[s.index for s in slices],
-        slice_states=[s.state for s in slices],
-        failure_counts=[s.failure_count for s in slices],
-        killed_counts=[s.killed_count for s in slices],
-        slice_causes=[s.cause for s in slices],
-        avoid_node_ids=[s.avoid_node_id for s in slices],
-        accepted_attempt_ids=[attempt_id for _, attempt_id in changes.slices],
-        job_ids=[j.id for j in jobs],
-        succeeded=[j.succeeded_count for j in jobs],
-        failed=[j.failed_count for j in jobs],
-        cancelled=[j.cancelled_count for j in jobs],
-        job_states=[j.state for j in jobs],
-        run_seconds_sums=[j.run_seconds_sum for j in jobs],
-        kept_receipt_ids=[r.id for r in receipts],
-        receipt_node_ids=[r.node_id for r in receipts],
-        receipt_tokens=[r.token for r in receipts],
-        event_kinds=[e.kind for e in events],
-        event_account_ids=[e.account_id for e in events],
-        event_job_ids=[e.job_id for e in events],
-        event_bodies=[msgspec.json.encode(e.body).decode() for e in events],
+        outputs=to_text_array([msgspec.json.encode(r.outputs).decode() if r.outputs else None for r in reports]),
+        result_sha256s=to_bytes_array([r.result_sha256 for r in reports]),
+        receipt_ids=to_array([r.receipt_id for r in reports]),
+        slice_job_ids=to_array([s.job_id for s in slices]),
+        slice_indexes=to_array([s.index for s in slices]),
+        slice_states=to_array([s.state for s in slices]),
+        failure_counts=to_array([s.failure_count for s in slices]),
+        killed_counts=to_array([s.killed_count for s in slices]),
+        slice_causes=to_array([s.cause for s in slices]),
+        avoid_node_ids=to_array([s.avoid_node_id for s in slices]),
+        accepted_attempt_ids=to_array([attempt_id for _, attempt_id in changes.slices]),
+        job_ids=to_array([j.id for j in jobs]),
+        succeeded=to_array([j.succeeded_count for j in jobs]),
+        failed=to_array([j.failed_count for j in jobs]),
+        cancelled=to_array([j.cancelled_count for j in jobs]),
+        job_states=to_array([j.state for j in jobs]),
+        run_seconds_sums=to_array([j.run_seconds_sum for j in jobs]),
+        kept_receipt_ids=to_array([r.id for r in receipts]),
+        receipt_node_ids=to_array([r.node_id for r in receipts]),
+        receipt_tokens=to_text_array([r.token for r in receipts]),
+        event_kinds=to_text_array([e.kind for e in events]),
+        event_account_ids=to_array([e.account_id for e in events]),
+        event_job_ids=to_array([e.job_id for e in events]),
+        event_bodies=to_text_array([msgspec.json.encode(e.body).decode() for e in events]),
     )
 
 

@@ -12,6 +12,7 @@ from computepool.core.ids import AccountId, AttemptId, JobId, ShapeId
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import JobState
 from computepool.core.placement.weights import Preference
+from computepool.hub.store.arrays import to_array, to_bytes_array, to_text_array
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.queries import load_queries
@@ -106,29 +107,29 @@ async def insert_jobs(
         row
         async for row in _q.insert_jobs(
             conn,
-            ids=[j.id for j in jobs],
-            account_ids=[j.account_id for j in jobs],
-            names=[j.name for j in jobs],
-            specs=[j.spec for j in jobs],
-            shape_ids=[j.shape_id for j in jobs],
-            priorities=[j.priority for j in jobs],
-            priority_classes=[j.priority_class for j in jobs],
-            prefers=[j.prefer for j in jobs],
-            weight_sets=[j.weight_set for j in jobs],
-            slice_counts=[j.slice_count for j in jobs],
-            retries=[j.retries for j in jobs],
-            wall_seconds=[j.wall_seconds for j in jobs],
-            deadlines=[j.deadline_at for j in jobs],
-            expires_at=[j.expires_at for j in jobs],
-            keys=[j.key for j in jobs],
-            request_sha256s=[j.request_sha256 for j in jobs],
+            ids=to_array([j.id for j in jobs]),
+            account_ids=to_array([j.account_id for j in jobs]),
+            names=to_text_array([j.name for j in jobs]),
+            specs=to_text_array([j.spec for j in jobs]),
+            shape_ids=to_array([j.shape_id for j in jobs]),
+            priorities=to_array([j.priority for j in jobs]),
+            priority_classes=to_array([j.priority_class for j in jobs]),
+            prefers=to_array([j.prefer for j in jobs]),
+            weight_sets=to_text_array([j.weight_set for j in jobs]),
+            slice_counts=to_array([j.slice_count for j in jobs]),
+            retries=to_array([j.retries for j in jobs]),
+            wall_seconds=to_array([j.wall_seconds for j in jobs]),
+            deadlines=to_array([j.deadline_at for j in jobs]),
+            expires_at=to_array([j.expires_at for j in jobs]),
+            keys=to_text_array([j.key for j in jobs]),
+            request_sha256s=to_bytes_array([j.request_sha256 for j in jobs]),
             lease_seconds=lease_seconds,
-            attempt_ids=[g.id for g in leases],
-            attempt_job_ids=[g.job_id for g in leases],
-            attempt_slice_indexes=[g.slice_index for g in leases],
-            node_ids=[g.node_id for g in leases],
-            slots=[g.slot for g in leases],
-            expected_seconds=[g.expected_seconds for g in leases],
+            attempt_ids=to_array([g.id for g in leases]),
+            attempt_job_ids=to_array([g.job_id for g in leases]),
+            attempt_slice_indexes=to_array([g.slice_index for g in leases]),
+            node_ids=to_array([g.node_id for g in leases]),
+            slots=to_text_array([g.slot for g in leases]),
+            expected_seconds=to_array([g.expected_seconds for g in leases]),
         )
     ]
     return Inserted(

@@ -13,6 +13,7 @@ from computepool.core.jobs.lease import Slice
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import SliceState
 from computepool.core.placement.rounds import Head, Run
+from computepool.hub.store.arrays import to_array
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.queries import load_queries
 
@@ -36,10 +37,10 @@ async def take_heads(conn: Connection, counts: Mapping[Run, int]) -> tuple[list[
         row
         async for row in _q.take_heads(
             conn,
-            shape_ids=[run.shape_id for run in counts],
-            priority_classes=[run.priority_class for run in counts],
-            account_ids=[run.account_id for run in counts],
-            counts=list(counts.values()),
+            shape_ids=to_array([run.shape_id for run in counts]),
+            priority_classes=to_array([run.priority_class for run in counts]),
+            account_ids=to_array([run.account_id for run in counts]),
+            counts=to_array(list(counts.values())),
         )
     ]
     heads = [
@@ -65,7 +66,7 @@ async def list_runs(conn: Connection, *, limit: int) -> list[Run]:
 
 
 async def lock_slices_of_attempts(conn: Connection, ids: Iterable[AttemptId]) -> dict[SliceKey, Slice]:
-    rows = _q.lock_slices_of_attempts(conn, ids=sorted(ids))
+    rows = _q.lock_slices_of_attempts(conn, ids=to_array(sorted(ids)))
     return {(row["job_id"], row["slice_index"]): _to_slice(row) async for row in rows}
 
 

@@ -4,9 +4,9 @@
 -- filled is passed over by the unique index, and its slice stays queued. Only the first lease of a job touches its
 -- row; rows of jobs are locked in order, after the others.
 WITH planned AS (
-    SELECT * FROM unnest(:ids::uuid[], :job_ids::uuid[], :slice_indexes::integer[], :numbers::integer[],
-                         :node_ids::uuid[], :slots::text[], :expected_seconds::double precision[],
-                         :account_ids::uuid[])
+    SELECT * FROM unnest(:ids::text::uuid[], :job_ids::text::uuid[], :slice_indexes::text::integer[], :numbers::text::integer[],
+                         :node_ids::text::uuid[], :slots::text::text[], :expected_seconds::text::double precision[],
+                         :account_ids::text::uuid[])
         AS p (id, job_id, slice_index, number, node_id, slot, expected_seconds, account_id)),
 free AS MATERIALIZED (
     SELECT s.job_id, s.slice_index FROM slices s
@@ -47,12 +47,12 @@ SELECT a.id, a.node_id, a.state, a.cause, s.state AS slice_state
 -- name: lock_attempts_and_jobs
 -- Every attempt of the slices that may still matter, in order of id, and then their jobs: the slices are locked
 -- already, by a statement before this one, so that attempts made in the meantime are seen.
-WITH wanted AS (SELECT * FROM unnest(:job_ids::uuid[], :slice_indexes::integer[]) AS w (job_id, slice_index)),
+WITH wanted AS (SELECT * FROM unnest(:job_ids::text::uuid[], :slice_indexes::text::integer[]) AS w (job_id, slice_index)),
 locked AS MATERIALIZED (
     SELECT a.id, a.job_id, a.slice_index, a.number, a.node_id, a.slot, a.state, a.cause, a.report_sha256, a.leased_at,
            a.expires_at, a.expected_seconds
       FROM attempts a JOIN wanted w ON w.job_id = a.job_id AND w.slice_index = a.slice_index
-     WHERE a.state IN ('leased', 'running') OR a.id = ANY(:ids::uuid[])
+     WHERE a.state IN ('leased', 'running') OR a.id = ANY(:ids::text::uuid[])
      ORDER BY a.id FOR UPDATE OF a),
 counted AS MATERIALIZED (
     SELECT id, account_id, name, slice_count, succeeded_count, failed_count, cancelled_count, started_at,
@@ -80,10 +80,10 @@ WITH attempts_changed AS (
            outputs = coalesce(c.outputs::jsonb, attempts.outputs),
            result_sha256 = coalesce(c.result_sha256, attempts.result_sha256),
            receipt_id = coalesce(c.receipt_id, attempts.receipt_id)
-      FROM unnest(:ids::uuid[], :states::attempt_state[], :causes::failure_cause[], :report_sha256s::bytea[],
-                  :exit_codes::integer[], :messages::text[], :run_seconds::double precision[],
-                  :cpu_seconds::double precision[], :memory_bytes_peaks::bigint[], :outputs::text[],
-                  :result_sha256s::bytea[], :receipt_ids::uuid[])
+      FROM unnest(:ids::text::uuid[], :states::text::attempt_state[], :causes::text::failure_cause[], :report_sha256s::text::bytea[],
+                  :exit_codes::text::integer[], :messages::text::text[], :run_seconds::text::double precision[],
+                  :cpu_seconds::text::double precision[], :memory_bytes_peaks::text::bigint[], :outputs::text::text[],
+                  :result_sha256s::text::bytea[], :receipt_ids::text::uuid[])
            AS c (id, state, cause, report_sha256, exit_code, message, run_seconds, cpu_seconds, memory_bytes_peak,
                  outputs, result_sha256, receipt_id)
      WHERE attempts.id = c.id),
@@ -93,25 +93,25 @@ slices_changed AS (
            avoid_node_id = c.avoid_node_id, accepted_attempt_id = c.accepted_attempt_id,
            queued_at = CASE WHEN c.state = 'queued' THEN clock_timestamp() ELSE slices.queued_at END,
            finished_at = CASE WHEN c.state IN ('succeeded', 'failed', 'cancelled') THEN clock_timestamp() END
-      FROM unnest(:slice_job_ids::uuid[], :slice_indexes::integer[], :slice_states::slice_state[],
-                  :failure_counts::integer[], :killed_counts::smallint[], :slice_causes::failure_cause[],
-                  :avoid_node_ids::uuid[], :accepted_attempt_ids::uuid[])
+      FROM unnest(:slice_job_ids::text::uuid[], :slice_indexes::text::integer[], :slice_states::text::slice_state[],
+                  :failure_counts::text::integer[], :killed_counts::text::smallint[], :slice_causes::text::failure_cause[],
+                  :avoid_node_ids::text::uuid[], :accepted_attempt_ids::text::uuid[])
            AS c (job_id, slice_index, state, failure_count, killed_count, cause, avoid_node_id, accepted_attempt_id)
      WHERE slices.job_id = c.job_id AND slices.slice_index = c.slice_index),
 jobs_changed AS (
     UPDATE jobs SET succeeded_count = c.succeeded, failed_count = c.failed, cancelled_count = c.cancelled,
            state = c.state, run_seconds_sum = c.run_seconds_sum,
            finished_at = CASE WHEN c.state IN ('succeeded', 'failed', 'cancelled') THEN clock_timestamp() END
-      FROM unnest(:job_ids::uuid[], :succeeded::integer[], :failed::integer[], :cancelled::integer[],
-                  :job_states::job_state[], :run_seconds_sums::double precision[])
+      FROM unnest(:job_ids::text::uuid[], :succeeded::text::integer[], :failed::text::integer[], :cancelled::text::integer[],
+                  :job_states::text::job_state[], :run_seconds_sums::text::double precision[])
            AS c (id, succeeded, failed, cancelled, state, run_seconds_sum)
      WHERE jobs.id = c.id),
 receipts_kept AS (
     INSERT INTO receipts (id, node_id, token)
-    SELECT * FROM unnest(:kept_receipt_ids::uuid[], :receipt_node_ids::uuid[], :receipt_tokens::text[]))
+    SELECT * FROM unnest(:kept_receipt_ids::text::uuid[], :receipt_node_ids::text::uuid[], :receipt_tokens::text::text[]))
 INSERT INTO events (kind, account_id, job_id, body)
 SELECT e.kind, e.account_id, e.job_id, e.body::jsonb
-  FROM unnest(:event_kinds::text[], :event_account_ids::uuid[], :event_job_ids::uuid[], :event_bodies::text[])
+  FROM unnest(:event_kinds::text::text[], :event_account_ids::text::uuid[], :event_job_ids::text::uuid[], :event_bodies::text::text[])
        AS e (kind, account_id, job_id, body);
 
 -- name: extend_leases!

@@ -5,11 +5,11 @@
 -- and keys are taken in order, so that two hubs never wait for each other in a circle. A slot that another hub has
 -- just filled is passed over by the unique index, and its slice is queued instead.
 WITH wanted AS (
-    SELECT * FROM unnest(:ids::uuid[], :account_ids::uuid[], :names::text[], :specs::text[], :shape_ids::integer[],
-                         :priorities::smallint[], :priority_classes::priority_class[], :prefers::preference[],
-                         :weight_sets::text[], :slice_counts::integer[], :retries::smallint[],
-                         :wall_seconds::integer[], :deadlines::timestamptz[], :expires_at::timestamptz[],
-                         :keys::text[], :request_sha256s::bytea[])
+    SELECT * FROM unnest(:ids::text::uuid[], :account_ids::text::uuid[], :names::text::text[], :specs::text::text[], :shape_ids::text::integer[],
+                         :priorities::text::smallint[], :priority_classes::text::priority_class[], :prefers::text::preference[],
+                         :weight_sets::text::text[], :slice_counts::text::integer[], :retries::text::smallint[],
+                         :wall_seconds::text::integer[], :deadlines::text::timestamptz[], :expires_at::text::timestamptz[],
+                         :keys::text::text[], :request_sha256s::text::bytea[])
         AS w (id, account_id, name, spec, shape_id, priority, priority_class, prefer, weight_set, slice_count, retries,
               wall_seconds, deadline_at, expires_at, key, request_sha256)),
 keyed AS (
@@ -21,8 +21,8 @@ born AS (
     INSERT INTO attempts (id, job_id, slice_index, number, node_id, slot, expected_seconds, expires_at)
     SELECT b.id, b.job_id, b.slice_index, 1, b.node_id, b.slot, b.expected_seconds,
            clock_timestamp() + :lease_seconds::double precision * interval '1 second'
-      FROM unnest(:attempt_ids::uuid[], :attempt_job_ids::uuid[], :attempt_slice_indexes::integer[],
-                  :node_ids::uuid[], :slots::text[], :expected_seconds::double precision[])
+      FROM unnest(:attempt_ids::text::uuid[], :attempt_job_ids::text::uuid[], :attempt_slice_indexes::text::integer[],
+                  :node_ids::text::uuid[], :slots::text::text[], :expected_seconds::text::double precision[])
            AS b (id, job_id, slice_index, node_id, slot, expected_seconds)
      WHERE b.job_id IN (SELECT id FROM fresh)
      ORDER BY b.node_id, b.slot

@@ -2,7 +2,7 @@
 -- The first k queued slices of each run of the queue. SKIP LOCKED: what another hub is placing at this moment is
 -- not ours. One index scan of slices_queue_idx per run.
 SELECT h.*, clock_timestamp() AS now
-  FROM unnest(:shape_ids::integer[], :priority_classes::priority_class[], :account_ids::uuid[], :counts::integer[])
+  FROM unnest(:shape_ids::text::integer[], :priority_classes::text::priority_class[], :account_ids::text::uuid[], :counts::text::integer[])
        AS wanted (shape_id, priority_class, account_id, k)
  CROSS JOIN LATERAL (
     SELECT s.job_id, s.slice_index, s.shape_id, s.priority_class, s.account_id, s.priority, s.queued_at,
@@ -41,7 +41,7 @@ SELECT shape_id, priority_class, account_id FROM runs LIMIT :limit_count;
 SELECT s.job_id, s.slice_index, s.state, s.attempt_count, s.failure_count, s.killed_count, s.cause, s.avoid_node_id,
        j.retries
   FROM slices s JOIN jobs j ON j.id = s.job_id
- WHERE (s.job_id, s.slice_index) IN (SELECT a.job_id, a.slice_index FROM attempts a WHERE a.id = ANY(:ids::uuid[]))
+ WHERE (s.job_id, s.slice_index) IN (SELECT a.job_id, a.slice_index FROM attempts a WHERE a.id = ANY(:ids::text::uuid[]))
  ORDER BY s.job_id, s.slice_index FOR UPDATE OF s;
 
 -- name: lock_open_slices
