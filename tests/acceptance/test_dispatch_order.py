@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.people import Person
+from tests.support.people import Person, sign_up
 from tests.support.protocol_node import ProtocolNode
 
 RTX_4090 = {"name": "NVIDIA GeForce RTX 4090", "vram_bytes": 24_000_000_000}
@@ -63,7 +63,9 @@ async def test_a_4090_runs_the_hundred_slices_that_need_it_before_ten_thousand_t
     await node.close()
 
 
-async def test_work_without_a_gpu_leaves_the_card_alone_while_a_cpu_slot_is_free(hub, submitter, owner):
+async def test_work_without_a_gpu_leaves_the_card_alone_while_a_cpu_slot_is_free(start_hub):
+    hub = start_hub(beat_seconds=10, lease_seconds=30)
+    submitter, owner = sign_up(hub.url), sign_up(hub.url)
     gamer = await make_node(hub.url, owner, gpus=[RTX_3060], cpu_slots=0)
     plain = await make_node(hub.url, owner, cpu_slots=1)
     waiting = [plain.next(wait_seconds=5), gamer.next(wait_seconds=2)]
@@ -105,7 +107,10 @@ async def test_a_higher_class_goes_first_and_only_by_the_operators_grant(hub, su
 
 
 @pytest.mark.parametrize("prefer", ["cheapest", "fastest"])
-async def test_the_submitter_chooses_between_the_cheap_and_the_fast_card(hub, submitter, owner, prefer):
+async def test_the_submitter_chooses_between_the_cheap_and_the_fast_card(start_hub, prefer):
+    # No call is held for longer than a beat, and both should be parked when the job comes.
+    hub = start_hub(beat_seconds=10, lease_seconds=30)
+    submitter, owner = sign_up(hub.url), sign_up(hub.url)
     slow = await make_node(hub.url, owner, name="slow", gpus=[RTX_3060], cpu_slots=0)
     fast = await make_node(hub.url, owner, name="fast", gpus=[RTX_4090], cpu_slots=0)
     for node, credits in ((slow, 5), (fast, 50)):

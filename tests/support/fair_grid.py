@@ -1,14 +1,14 @@
-"""A small grid on a simulated clock: hubs that share out slots by fair share and know of each other once a second."""
+"""A small grid on a simulated clock: hubs that share out slots by fair share and hear of each other once a second."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any
 from uuid import UUID
 
 from computepool.core.ids import AccountId, AttemptId
@@ -20,6 +20,10 @@ SYNC_SECONDS = 1.0
 
 def account_number(number: int) -> AccountId:
     return AccountId(UUID(int=number))
+
+
+def attempt_number(number: int) -> AttemptId:
+    return AttemptId(UUID(int=number))
 
 
 @dataclass
@@ -40,17 +44,20 @@ class Grant:
     at: float
     account_id: AccountId
     hub: int
+    expected_seconds: float
     held_seconds: float
     live: bool = True
+
+    def had_by(self, moment: float) -> float:
+        return min(max(0.0, moment - self.at), self.held_seconds)
 
 
 @dataclass
 class Totals:
-    """The table fair_usage, in memory."""
+    """The database, as far as fair shares need one."""
 
     slot_seconds: dict[AccountId, tuple[float, float]] = field(default_factory=dict)
-
-    # Of the slices that ended by themselves.
+    # Slices that ended by themselves: their seconds, and how many.
     ended: dict[AccountId, tuple[float, int]] = field(default_factory=dict)
 
     def add(self, delta: Delta, *, now: float, weight: float) -> Total:
@@ -76,101 +83,96 @@ class FairGrid:
         make_share: Callable[[], FairShare] = FairShare,
         roaming_ratio: float = 0.0,
     ) -> None:
-        """`slots`: how many each hub has. `roaming_ratio`: how many ends are told to another hub."""
+        """`slots`: how many each hub has. `roaming_ratio`: how many ends are told to any hub, not the slot's own."""
         self.demands = {demand.account_id: demand for demand in demands}
         self.queued = dict.fromkeys(self.demands, 0)
         self.shares = [make_share() for _ in slots]
-        self.free = list(slots)
-        self.totals = Totals()
         self.grants: list[Grant] = []
-        # From the grant with this number on, everybody was waiting; and up to which.
         self.now = 0.0
+        self._came: set[AccountId] = set()
+        self._free = list(slots)
+        self._totals = Totals()
         self._dice = random.Random(seed)
         self._roaming_ratio = roaming_ratio
         self._numbers = itertools.count()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         for demand in demands:
-            self._at(demand.arrives_at, lambda d=demand: self._arrive(d))
+            self.at(demand.arrives_at, lambda demand=demand: self.submit(demand.account_id, demand.slice_count))
         for hub in range(len(slots)):
-            self._at(self._dice.uniform(0, SYNC_SECONDS), lambda hub=hub: self._sync_for_ever(hub))
+            self.at(self._dice.uniform(0, SYNC_SECONDS), lambda hub=hub: self._sync_for_ever(hub))
 
-    def run(self, *, grants: int, stop_when_empty: bool = True) -> FairGrid:
-        """Until so many slots were granted, or somebody who came has nothing left."""
-        while self._events and len(self.grants) < grants:
-            self.now, _, happen = heapq.heappop(self._events)
-            happen()
-            for hub in range(len(self.free)):
-                self._place(hub)
-            came = [d for d in self.demands.values() if d.arrives_at <= self.now]
-            if stop_when_empty and not all(self.queued[d.account_id] for d in came):
-                break
-        return self
+    # What happens
+
+    def at(self, moment: float, happen: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (moment, next(self._numbers), happen))
+
+    def submit(self, account_id: AccountId, slice_count: int) -> None:
+        self.queued[account_id] += slice_count
+        self._came.add(account_id)
 
     def cancel_half(self, account_id: AccountId) -> None:
         """Of what waits and of what runs."""
         self.queued[account_id] //= 2
-        live = [(n, g) for n, g in enumerate(self.grants) if g.live and g.account_id == account_id]
-        for number, grant in live[::2]:
-            expected = self._expected[number]
-            grant.held_seconds = self.now - grant.at
-            self._end(number, grant, expected, natural=False)
+        live = [number for number, g in enumerate(self.grants) if g.live and g.account_id == account_id]
+        for number in live[::2]:
+            self.grants[number].held_seconds = self.now - self.grants[number].at
+            self._end(number, natural=False)
 
-    def list_windows(self, length: int, *, after: float = 0.0) -> list[dict[AccountId, float]]:
-        """Each account's share of the slot-seconds of any so many grants in a row."""
-        grants = [grant for grant in self.grants if grant.at >= after]
-        return [_share(grants[start : start + length]) for start in range(len(grants) - length + 1)]
+    def run(self, *, grant_count: int) -> FairGrid:
+        """Until so many slots were granted, or somebody who has come has nothing waiting."""
+        while len(self.grants) < grant_count:
+            self.now, _, happen = heapq.heappop(self._events)
+            happen()
+            for hub in range(len(self._free)):
+                self._place(hub)
+            if not all(self.queued[account_id] for account_id in self._came):
+                break
+        return self
 
-    def _at(self, moment: float, happen: Callable[..., Any]) -> None:
-        heapq.heappush(self._events, (moment, next(self._numbers), happen))
-
-    def at(self, moment: float, happen: Callable[[], None]) -> None:
-        self._at(moment, happen)
-
-    def _arrive(self, demand: Demand) -> None:
-        self.queued[demand.account_id] += demand.slice_count
+    def run_until(self, moment: float) -> FairGrid:
+        while self._events and self._events[0][0] <= moment:
+            self.now, _, happen = heapq.heappop(self._events)
+            happen()
+            for hub in range(len(self._free)):
+                self._place(hub)
+        return self
 
     def _place(self, hub: int) -> None:
         waiting = [id for id, count in self.queued.items() if count and hub not in self.demands[id].unfit_hubs]
-        if not waiting or not self.free[hub]:
+        if not waiting or not self._free[hub]:
             return
-        planned = self.shares[hub].plan(waiting, self.free[hub], now=self.now)
+        planned = self.shares[hub].plan(waiting, self._free[hub], now=self.now)
         if self.shares[hub].has_strangers:
             self._sync(hub)
-            planned = self.shares[hub].plan(waiting, self.free[hub], now=self.now)
+            planned = self.shares[hub].plan(waiting, self._free[hub], now=self.now)
         for account_id in _interleave(planned):
-            if self.queued[account_id] and self.free[hub]:
+            if self.queued[account_id]:
                 self._grant(hub, account_id)
 
     def _grant(self, hub: int, account_id: AccountId) -> None:
-        share = self.shares[hub]
+        share, number = self.shares[hub], len(self.grants)
         expected = share.expected_seconds(account_id, now=self.now)
-        number = len(self.grants)
-        grant = Grant(self.now, account_id, hub, self.demands[account_id].seconds(self._dice))
-        self.grants.append(grant)
+        held = self.demands[account_id].seconds(self._dice)
+        self.grants.append(Grant(self.now, account_id, hub, expected, held))
         self.queued[account_id] -= 1
-        self.free[hub] -= 1
-        share.charge_lease(account_id, AttemptId(UUID(int=number)), expected_seconds=expected, now=self.now)
-        self._expected[number] = expected
-        self._at(self.now + grant.held_seconds, lambda: self._end(number, grant, expected, natural=True))
+        self._free[hub] -= 1
+        share.charge_lease(account_id, attempt_number(number), expected_seconds=expected, now=self.now)
+        self.at(self.now + held, lambda: self._end(number, natural=True))
 
-    @property
-    def _expected(self) -> dict[int, float]:
-        return self.__dict__.setdefault("_expected_by_number", {})
-
-    def _end(self, number: int, grant: Grant, expected: float, *, natural: bool) -> None:
+    def _end(self, number: int, *, natural: bool) -> None:
+        grant = self.grants[number]
         if not grant.live:
             return
         grant.live = False
-        self.free[grant.hub] += 1
-        told = grant.hub
-        if self._dice.random() < self._roaming_ratio:
-            told = self._dice.randrange(len(self.shares))
+        self._free[grant.hub] += 1
         if natural:
-            self.totals.note_end(grant.account_id, grant.held_seconds)
+            self._totals.note_end(grant.account_id, grant.held_seconds)
+        roams = self._dice.random() < self._roaming_ratio
+        told = self._dice.randrange(len(self.shares)) if roams else grant.hub
         self.shares[told].charge_end(
             grant.account_id,
-            AttemptId(UUID(int=number)),
-            expected_seconds=expected,
+            attempt_number(number),
+            expected_seconds=grant.expected_seconds,
             held_seconds=grant.held_seconds,
             natural=natural,
             now=self.now,
@@ -181,23 +183,54 @@ class FairGrid:
         suspects = share.list_suspects(1_000, now=self.now)
         share.judge_suspects(suspects, {id for id in suspects if self.grants[id.int].live}, now=self.now)
         deltas = share.take_deltas(1_000, now=self.now)
-        totals = [self.totals.add(d, now=self.now, weight=self.demands[d.account_id].weight) for d in deltas]
+        totals = [self._totals.add(d, now=self.now, weight=self.demands[d.account_id].weight) for d in deltas]
         share.take_totals(deltas, totals, hub_count=len(self.shares), hub_rank=hub)
 
     def _sync_for_ever(self, hub: int) -> None:
         self._sync(hub)
-        self._at(self.now + SYNC_SECONDS, lambda: self._sync_for_ever(hub))
+        self.at(self.now + SYNC_SECONDS, lambda: self._sync_for_ever(hub))
+
+    # What came of it
+
+    def list_granted_shares(self, account_id: AccountId, *, window: int, after: float, skip: int = 0) -> list[float]:
+        """The account's part of the slot-seconds of any so many grants in a row."""
+        grants = [grant for grant in self.grants if grant.at >= after][skip:]
+        own = list(itertools.accumulate((g.held_seconds * (g.account_id == account_id) for g in grants), initial=0.0))
+        every = list(itertools.accumulate((g.held_seconds for g in grants), initial=0.0))
+        return [
+            (own[start + window] - own[start]) / (every[start + window] - every[start])
+            for start in range(len(grants) - window + 1)
+        ]
+
+    def list_held_shares(self, account_id: AccountId, *, window: int, after: float, skip: int = 0) -> list[float]:
+        """The account's part of the slot-seconds that were had while so many grants in a row were made.
+
+        What was granted before is left out: nobody could share that.
+        """
+        grants = [grant for grant in self.grants if grant.at >= after]
+        moments = [grant.at for grant in grants][skip:]
+        own = _integrate([g for g in grants if g.account_id == account_id], moments)
+        every = _integrate(grants, moments)
+        return [
+            (own[start + window] - own[start]) / (every[start + window] - every[start])
+            for start in range(len(moments) - window)
+        ]
 
 
-def _interleave(planned: dict[AccountId, int]) -> list[AccountId]:
+def _integrate(grants: Sequence[Grant], moments: Sequence[float]) -> list[float]:
+    """Slot-seconds had by each of these moments."""
+    began = [grant.at for grant in grants]
+    longest = max((grant.held_seconds for grant in grants), default=0.0)
+    done = list(itertools.accumulate((grant.held_seconds for grant in grants), initial=0.0))
+    sums = []
+    for moment in moments:
+        # Everything that began before `early` has ended by now.
+        early, late = bisect_right(began, moment - longest), bisect_right(began, moment)
+        sums.append(done[early] + sum(grant.had_by(moment) for grant in grants[early:late]))
+    return sums
+
+
+def _interleave(planned: Mapping[AccountId, int]) -> list[AccountId]:
     """The grants of one batch are one moment; in a row they stand as evenly as can be."""
     places = [((n + 0.5) / count, id) for id, count in planned.items() for n in range(count)]
     return [id for _, id in sorted(places)]
-
-
-def _share(grants: Sequence[Grant]) -> dict[AccountId, float]:
-    total = sum(grant.held_seconds for grant in grants)
-    shares: dict[AccountId, float] = {}
-    for grant in grants:
-        shares[grant.account_id] = shares.get(grant.account_id, 0.0) + grant.held_seconds / total
-    return shares

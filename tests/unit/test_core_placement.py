@@ -187,7 +187,30 @@ def test_of_several_reasons_the_first_gate_is_told():
 
 
 def test_every_check_of_the_module_is_in_the_list():
-    assert {check.__name__ for check in CHECKS} == {name for name in vars(checks) if name.startswith("check_")}
+    listed = {check.__name__ for check in CHECKS}
+    # The price is the owner's and not the slot's: it stands apart, and last.
+    assert {*listed, "check_price"} == {name for name in vars(checks) if name.startswith("check_")}
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "price", "reason"),
+    [
+        (None, 10**12, None),
+        (1_500_000, 1_500_000, None),
+        (1_500_000, 1_500_001, "pays at most 1.5 credits/h, the slot asks 1.500001 credits/h"),
+        (0, 0, None),
+        (0, 1_000_000, "pays at most 0 credits/h, the slot asks 1 credit/h"),
+    ],
+)
+def test_a_slot_may_cost_as_much_as_the_submitter_pays_and_no_more(ceiling, price, reason):
+    shape = make_shape(ceiling_microcredits_per_hour=ceiling)
+    assert checks.check_price(shape, price) == reason
+    assert find_refusal(shape, make_slot(), price_microcredits_per_hour=price) == reason
+
+
+def test_of_a_gate_of_the_slot_and_the_price_the_gate_of_the_slot_is_told():
+    shape = make_shape(cores=99, ceiling_microcredits_per_hour=0)
+    assert find_refusal(shape, make_slot(), price_microcredits_per_hour=1) == "needs 99 cores, the slot has 4"
 
 
 # Placement
@@ -452,4 +475,4 @@ def test_slots_are_tighter_the_less_they_offer():
         SMALL_CARD,
         LARGE_CARD,
     ]
-    assert sorted(reversed(order), key=tightness) == order
+    assert sorted([order[3], *order[:3], *order[4:]], key=tightness) == order

@@ -19,9 +19,8 @@ from computepool.hub.dispatch.group_commit import GroupCommit, SingleCommit
 from computepool.hub.dispatch.pace import Pace
 from computepool.hub.dispatch.parked import ParkedCalls
 from computepool.hub.dispatch.registry import Registry
-from computepool.hub.dispatch.rounds import Rounds
+from computepool.hub.dispatch.rounds import Ending, Rounds
 from computepool.hub.metrics import HubMetrics
-from computepool.hub.services.attempts import Report
 from computepool.hub.services.callers import Callers
 from computepool.hub.services.keyring import Keyring
 from computepool.hub.services.rate_limits import RateLimits
@@ -57,7 +56,7 @@ class Hub:
     elsewhere: Elsewhere
     submits: Lane[Submission, Job]
     large_submits: Lane[Submission, Job]
-    completions: Lane[Report, CompleteOutcome]
+    completions: Lane[Ending, CompleteOutcome]
     rate_limits: RateLimits = field(default_factory=RateLimits)
     pace: Pace = field(default_factory=Pace)
     # The beat that nodes are told, stretched with the fleet.

@@ -37,7 +37,6 @@ from computepool.hub.http.app import build_app
 from computepool.hub.metrics import HubMetrics
 from computepool.hub.processes import HubProcesses, listen_shared, port_held
 from computepool.hub.services.accounts import ensure_operator
-from computepool.hub.services.attempts import finish_attempts
 from computepool.hub.services.callers import Callers
 from computepool.hub.services.jobs import expire_jobs
 from computepool.hub.services.keyring import Keyring, ensure_keys
@@ -201,7 +200,17 @@ async def _compose(config: HubSettings, pool: Pool) -> Hub:
     leases = Leases(pool, keyring, config, weight_sets=book.split.names_in_use)
     submissions = Submissions(pool, leases, book.split, lease_seconds=config.lease_seconds)
     elsewhere = Elsewhere(pool, registry.fleet, sets[book.split.first], hub_process_id)
-    rounds = Rounds(pool, parked, leases, submissions, registry, backlog, share, elsewhere)
+    rounds = Rounds(
+        pool,
+        parked,
+        leases,
+        submissions,
+        registry,
+        backlog,
+        share,
+        elsewhere,
+        on_end=lambda ended: hub.on_end(ended),
+    )
     hub = Hub(
         settings=config,
         pool=pool,
@@ -221,7 +230,7 @@ async def _compose(config: HubSettings, pool: Pool) -> Hub:
         metrics=HubMetrics(),
         submits=_group(config, rounds.submit),
         large_submits=SingleCommit(rounds.submit),
-        completions=_group(config, lambda batch: finish_attempts(pool, batch, on_end=hub.on_end)),
+        completions=_group(config, rounds.complete if config.group_commit else rounds.complete_apart),
         beat_seconds=config.beat_seconds,
     )
     return hub

@@ -268,11 +268,10 @@ class FairShare:
         own = {delta.account_id: delta.seconds for delta in deltas}
         moves = {total.account_id: self._take_total(total, own.get(total.account_id, 0.0)) for total in totals}
         accounts = {id: self._get(id) for id in moves}
-        # What others gave out before a newcomer came would look like an advantage of the newcomer.
         settled = [moves[id] for id, a in accounts.items() if a.competed_at is not None and not a.fresh_count]
         least = min(settled, default=0.0)
         for id, account in accounts.items():
-            account.unseen += max(moves[id], least) if account.fresh_count else moves[id]
+            account.unseen += _move_newcomer(moves[id], least) if account.fresh_count else moves[id]
             step = account.unseen / (CALM_SECONDS * self._hub_count)
             account.mark += step
             account.unseen -= step
@@ -316,6 +315,11 @@ class FairShare:
 def fade(slot_seconds: float, seconds: float) -> float:
     """What is left of a total after this time."""
     return float(slot_seconds * 0.5 ** (max(0.0, seconds) / HALF_LIFE_SECONDS))
+
+
+def _move_newcomer(own: float, least: float) -> float:
+    """What others charged or took back before a newcomer came would look like its advantage or its loss."""
+    return own + least if least < 0 else max(own, least)
 
 
 def _learn(mean_seconds: float | None, seconds: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 
 from computepool import clock
 from computepool.core.ids import AttemptId
@@ -20,6 +21,12 @@ log = logging.getLogger("computepool.dispatch")
 CLAIM_SECONDS = 5.0
 
 Reply = Callable[[NextAnswer | None], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    call: ParkedCall
+    found: asyncio.Future[NextAnswer | None]
 
 
 class Door:
@@ -53,10 +60,11 @@ class Door:
         call.timer = asyncio.get_running_loop().call_later(seconds, call.dismiss)
         await self._rounds.park(call)
 
-    async def claim(
+    async def prepare_claim(
         self, node: NodeCaller, free_slots: Iterable[str], running: frozenset[AttemptId]
-    ) -> NextAnswer | None:
-        """What these slots can have at once."""
+    ) -> Claim:
+        """To be handed in together with a completion, or by `claim` alone."""
+        await self._rounds.introduce(node.node_id)
         found: asyncio.Future[NextAnswer | None] = asyncio.get_running_loop().create_future()
 
         async def reply(answer: NextAnswer | None) -> None:
@@ -66,11 +74,20 @@ class Door:
         call = self.open(node, free_slots, running, reply, hurried=True)
         # A claim asks for work alone; what else there is to say, the node's parked call hears.
         call.claim = call.greeted = True
-        await self.park(call, CLAIM_SECONDS)
+        call.timer = asyncio.get_running_loop().call_later(CLAIM_SECONDS, call.dismiss)
+        return Claim(call, found)
+
+    async def claim(self, claim: Claim) -> NextAnswer | None:
+        """What these slots can have at once."""
+        await self._rounds.park(claim.call)
+        return await self.hear(claim)
+
+    async def hear(self, claim: Claim) -> NextAnswer | None:
+        """What a claim has come to."""
         try:
-            return await found
+            return await claim.found
         finally:
-            self._rounds.leave(call)
+            self._rounds.leave(claim.call)
 
     def _speak(self, call: ParkedCall, tidings: Tidings, reply: Reply) -> None:
         self._rounds.leave(call)

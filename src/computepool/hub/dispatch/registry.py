@@ -23,6 +23,7 @@ from computepool.hub.store.connect import Connection
 MEMORY_SECONDS = 60.0
 REMEMBERED_MAX = 200_000
 
+
 @dataclass(slots=True)
 class _Known:
     good_until: float

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from computepool import clock
 from computepool.core.errors import ComputePoolError
@@ -29,17 +30,19 @@ from computepool.hub.dispatch.fair_share import FairShare
 from computepool.hub.dispatch.group_commit import GroupCommit
 from computepool.hub.dispatch.parked import ParkedCall, ParkedCalls
 from computepool.hub.dispatch.registry import Registry
-from computepool.hub.services.leases import GRANTS_MAX, Leases
+from computepool.hub.services.attempts import Report, finish_attempts
+from computepool.hub.services.leases import GRANTS_MAX, Granted, Leases
 from computepool.hub.services.submissions import Submission, Submissions
+from computepool.hub.services.transitions import OnEnd, ignore_end
 from computepool.hub.store import attempts as attempt_store
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store import shapes as shape_store
 from computepool.hub.store import slices as slice_store
 from computepool.hub.store.attempts import Grant
-from computepool.hub.store.connect import Pool
+from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.jobs import Job
-from computepool.wire.attempts import Controls
+from computepool.wire.attempts import CompleteOutcome, Controls
 
 log = logging.getLogger("computepool.dispatch")
 
@@ -55,6 +58,23 @@ TOPICS_COUNT = 2
 SENT_REMEMBERED_SECONDS = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A report of an attempt's end and, with the last one of a call, what the node would run next."""
+
+    report: Report
+    claim: ParkedCall | None = None
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A round on its way through a transaction that is not its own."""
+
+    as_of: int = 0
+    round: Round | None = None
+    granted: Granted | None = None
+
+
 class Rounds:
     def __init__(
         self,
@@ -66,8 +86,12 @@ class Rounds:
         backlog: Backlog,
         share: FairShare,
         elsewhere: Elsewhere,
+        *,
+        on_end: OnEnd = ignore_end,
     ) -> None:
         self._pool = pool
+        self._on_end = on_end
+        self._one_round = asyncio.Lock()
         self._parked = parked
         self._leases = leases
         self._submissions = submissions
@@ -92,18 +116,25 @@ class Rounds:
 
     async def park(self, call: ParkedCall) -> None:
         """The call is answered through its `answer` sooner or later; `leave` says that nobody waits any more."""
-        if call.node_id not in self._registry:
-            await self._introductions.put(call.node_id)
-        self._parked.park(call)
+        await self.introduce(call.node_id)
         if call.hurried:
             self._hurried.append(call)
         elif not call.greeted:
             self._newcomers[call.node_id] = call
+        self._admit(call)
+        self.wake()
+
+    async def introduce(self, node_id: NodeId) -> None:
+        """Its slots are known after this."""
+        if node_id not in self._registry:
+            await self._introductions.put(node_id)
+
+    def _admit(self, call: ParkedCall) -> None:
+        self._parked.park(call)
         if call.takes_work:
             self._registry.offer(call.node_id, call.free_slots)
         else:
             self._tell(call, {})
-        self.wake()
 
     def leave(self, call: ParkedCall) -> None:
         call.open = False
@@ -168,9 +199,23 @@ class Rounds:
         self._look_seconds = self._looked_at - started
 
     async def _grant(self) -> None:
+        async with self._one_round:
+            as_of, round_ = self._backlog.moment, self._plan()
+            if round_ is None:
+                return
+            try:
+                granted = await self._leases.grant(
+                    round_, expected_seconds=self._share.expected_seconds, alone=self._elsewhere.alone
+                )
+            except BaseException:
+                self._give_back(round_)
+                raise
+            self._conclude(round_, granted, as_of=as_of)
+
+    def _plan(self) -> Round | None:
+        """A round, if there is something to do in it."""
         if not len(self._backlog) or not len(self._registry.fleet):
-            return
-        as_of = self._backlog.moment
+            return None
         round_ = Round(
             self._registry.fleet,
             self._backlog.shapes,
@@ -180,29 +225,26 @@ class Rounds:
             is_better_elsewhere=None if self._elsewhere.alone else self._elsewhere.is_better,
             on_pair=self._hold,
         )
-        if not round_.list_takes():
-            return
-        pairs: list[Candidate] = []
-        try:
-            granted = await self._leases.grant(
-                round_, expected_seconds=self._share.expected_seconds, alone=self._elsewhere.alone
-            )
-            pairs = [pair.candidate for pair in round_.pairs]
-            self._backlog.forget(round_.emptied, as_of=as_of)
-            for grant in granted.grants:
-                self._deliver(grant)
-            for pair in granted.refused:
-                # The record says otherwise than we thought: the node is looked up before it is offered again.
-                self._look_up_soon(pair.candidate.slot.node_id)
-        finally:
-            for candidate in pairs:
-                self._release_slot(candidate.slot.node_id, candidate.slot.name)
-            for candidate in round_.undone:
-                self.give_slot(candidate)
+        return round_ if round_.list_takes() else None
+
+    def _conclude(self, round_: Round, granted: Granted, *, as_of: int) -> None:
+        """After the commit."""
+        self._backlog.forget(round_.emptied, as_of=as_of)
+        for grant in granted.grants:
+            self._deliver(grant)
+        for pair in granted.refused:
+            # The record says otherwise than we thought: the node is looked up before it is offered again.
+            self._look_up_soon(pair.candidate.slot.node_id)
+        for pair in round_.pairs:
+            self._release_slot(pair.candidate.slot.node_id, pair.candidate.slot.name)
         if round_.postponed:
             asyncio.get_running_loop().call_later(ELSEWHERE_SECONDS, self.wake)
         if granted.grants and round_.list_takes():
             self.wake()
+
+    def _give_back(self, round_: Round) -> None:
+        for candidate in round_.undone:
+            self.give_slot(candidate)
 
     def _hold(self, candidate: Candidate) -> None:
         call = self._parked.find_offering(candidate.slot.node_id, candidate.slot.name)
@@ -227,6 +269,51 @@ class Rounds:
         if call is not None and not call.hurried:
             call.greeted = False
             self._newcomers[node_id] = call
+
+    # Completions, with the claims that they carry
+
+    async def complete(self, endings: Sequence[Ending]) -> Sequence[CompleteOutcome | ComputePoolError]:
+        """Ends attempts and fills their slots anew, in one transaction."""
+        reports = [ending.report for ending in endings]
+        claims = [ending.claim for ending in endings if ending.claim is not None and ending.claim.open]
+        if not claims:
+            return await finish_attempts(self._pool, reports, on_end=self._on_end)
+        async with self._one_round:
+            turn = _Turn()
+            try:
+                outcomes = await finish_attempts(
+                    self._pool, reports, on_end=self._on_end, then=lambda conn: self._grant_on(conn, claims, turn)
+                )
+            except BaseException:
+                if turn.round is not None:
+                    turn.round.undo()
+                    self._give_back(turn.round)
+                raise
+            else:
+                if turn.round is not None and turn.granted is not None:
+                    self._conclude(turn.round, turn.granted, as_of=turn.as_of)
+            finally:
+                for call in claims:
+                    call.dismiss()
+        return outcomes
+
+    async def _grant_on(self, conn: Connection, claims: Sequence[ParkedCall], turn: _Turn) -> None:
+        for call in claims:
+            self._admit(call)
+        turn.as_of, turn.round = self._backlog.moment, self._plan()
+        if turn.round is not None:
+            turn.granted = await self._leases.grant_on(
+                conn, turn.round, expected_seconds=self._share.expected_seconds, lock=not self._elsewhere.alone
+            )
+
+    async def complete_apart(self, endings: Sequence[Ending]) -> Sequence[CompleteOutcome | ComputePoolError]:
+        """The same with a transaction for each, to measure what it is worth to share one."""
+        reports = [ending.report for ending in endings]
+        outcomes = await finish_attempts(self._pool, reports, on_end=self._on_end)
+        for ending in endings:
+            if ending.claim is not None and ending.claim.open:
+                await self.park(ending.claim)
+        return outcomes
 
     # Submits, and what they ask of dispatch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
@@ -10,7 +11,9 @@ from starlette.responses import Response
 from computepool.core.errors import ComputePoolError, HubUnavailable, InvalidRequest
 from computepool.core.ids import AttemptId
 from computepool.hub.context import Hub
+from computepool.hub.dispatch.door import Claim
 from computepool.hub.dispatch.parked import CALLS_MAX
+from computepool.hub.dispatch.rounds import Ending
 from computepool.hub.http.errors import to_error_body
 from computepool.hub.http.routing import Access, Call, Reply, Routes, Sent, read_bytes
 from computepool.hub.http.streaming import stream_blob
@@ -95,8 +98,9 @@ async def complete(call: Call) -> wire.CompleteAnswer:
     [report] = service.check_completions(call.hub.keyring, call.node, (body,), body.receipt)
     if isinstance(report, ComputePoolError):
         raise report
-    outcome = await call.hub.completions.put(report)
-    found = await _claim(call, body.boot_id, body.claim) if body.claim is not None else None
+    claim = await _prepare_claim(call, body.boot_id, body.claim)
+    outcome = await call.hub.completions.put(Ending(report, claim.call if claim else None))
+    found = await call.hub.door.hear(claim) if claim else None
     return wire.CompleteAnswer(accepted=outcome.accepted, repeated=outcome.repeated, next=found)
 
 
@@ -114,24 +118,36 @@ async def complete_batch(call: Call) -> wire.CompleteBatchAnswer:
     if not 1 <= len(body.completions) <= COMPLETE_BATCH_MAX:
         raise InvalidRequest(f"A batch has 1 to {COMPLETE_BATCH_MAX} completions.")
     checked = service.check_completions(call.hub.keyring, call.node, body.completions, body.receipt)
-    sound = [item for item in checked if isinstance(item, Report)]
-    judged = iter(await call.hub.completions.put_all(sound) if sound else ())
-    outcomes = [next(judged) if isinstance(item, Report) else item for item in checked]
-    found = await _claim(call, body.boot_id, body.claim) if body.claim is not None else None
+    claim = await _prepare_claim(call, body.boot_id, body.claim)
+    outcomes, found = await _finish(call.hub, checked, claim)
     answers = [
         wire.CompleteOutcome(error=to_error_body(o)) if isinstance(o, ComputePoolError) else o for o in outcomes
     ]
     return wire.CompleteBatchAnswer(answers=answers, next=found)
 
 
-async def _claim(call: Call, boot_id: UUID, claim: wire.Claim) -> wire.NextAnswer | None:
+async def _finish(
+    hub: Hub, checked: Sequence[Report | ComputePoolError], claim: Claim | None
+) -> tuple[list[wire.CompleteOutcome | ComputePoolError], wire.NextAnswer | None]:
+    sound = [item for item in checked if isinstance(item, Report)]
+    if not sound:
+        refusals = [item for item in checked if isinstance(item, ComputePoolError)]
+        return list(refusals), await hub.door.claim(claim) if claim else None
+    *others, last = sound
+    endings = [*(Ending(report) for report in others), Ending(last, claim.call if claim else None)]
+    judged = iter(await hub.completions.put_all(endings))
+    outcomes = [next(judged) if isinstance(item, Report) else item for item in checked]
+    return outcomes, await hub.door.hear(claim) if claim else None
+
+
+async def _prepare_claim(call: Call, boot_id: UUID, claim: wire.Claim | None) -> Claim | None:
     """What can be had at once. The node keeps its parked call, or makes one after this, for everything else."""
     hub, node = call.hub, call.node
-    if hub.closing:
+    if claim is None or hub.closing:
         return None
     running = _check_lists(claim.running, claim.free_slots)
     await hub.beats.hear(node.node_id, boot_id, running)
-    return await hub.door.claim(node, claim.free_slots, running)
+    return await hub.door.prepare_claim(node, claim.free_slots, running)
 
 
 @routes.add("GET", "/v1/attempts/{attempt_id}/inputs/{sha256}", Access.NODE)

@@ -32,6 +32,9 @@ LOOKS_MAX = 6
 # What recent jobs ask to run is kept up to this many bytes of it.
 ORDERS_BYTES_MAX = 64_000_000
 
+# How long a slice of an account is expected to run.
+ExpectedSeconds = Callable[[AccountId], float]
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -64,49 +67,40 @@ class Leases:
         # Transactions under way that need the orders they have loaded.
         self._granting = 0
 
-    async def grant(
-        self, round_: Round, *, expected_seconds: Callable[[AccountId], float], alone: bool = False
-    ) -> Granted:
+    async def grant(self, round_: Round, *, expected_seconds: ExpectedSeconds, alone: bool = False) -> Granted:
         """Fills slots as far as the queue reaches. Committed when this returns; undone in memory if it raises.
 
         The heads are locked while they are paired, so that hubs do not all plan for the same ones. A hub that is
         `alone` saves itself that: what it writes is guarded anyway.
         """
-        self.forget_oldest()
-        self._granting += 1
         try:
             async with self._pool.acquire() as conn:
                 if alone:
-                    return await self._grant(conn, round_, expected_seconds)
+                    return await self.grant_on(conn, round_, expected_seconds=expected_seconds, lock=False)
                 async with conn.transaction():
-                    return await self._grant(conn, round_, expected_seconds)
+                    return await self.grant_on(conn, round_, expected_seconds=expected_seconds, lock=True)
         except BaseException:
             round_.undo()
             raise
-        finally:
-            self._granting -= 1
 
-    async def _grant(
-        self, conn: Connection, round_: Round, expected_seconds: Callable[[AccountId], float]
+    async def grant_on(
+        self, conn: Connection, round_: Round, *, expected_seconds: ExpectedSeconds, lock: bool
     ) -> Granted:
-        await self._look(conn, round_)
-        return await self._write(conn, round_.pairs, expected_seconds) if round_.pairs else Granted([], [])
-
-    async def _look(self, conn: Connection, round_: Round) -> None:
+        """As part of a transaction that somebody else ends, or by one statement that is its own."""
+        self.forget_oldest()
         for _ in range(LOOKS_MAX):
             takes = round_.list_takes()
             if not takes:
-                return
-            heads, now = await slice_store.take_heads(conn, takes)
-            if now is None:
-                now = clock.now()
+                break
+            heads, now = await slice_store.take_heads(conn, takes, lock=lock)
             job_ids = {head.job_id for head in heads}
             await self._load_orders(conn, job_ids)
-            round_.pair(takes, heads, {id: self.wish_of(id) for id in job_ids}, now=now)
+            round_.pair(takes, heads, {id: self.wish_of(id) for id in job_ids}, now=now or clock.now())
+        if not round_.pairs:
+            return Granted([], [])
+        return await self._write(conn, round_.pairs, expected_seconds)
 
-    async def _write(
-        self, conn: Connection, pairs: Sequence[Pair], expected_seconds: Callable[[AccountId], float]
-    ) -> Granted:
+    async def _write(self, conn: Connection, pairs: Sequence[Pair], expected_seconds: ExpectedSeconds) -> Granted:
         planned = [
             Grant(
                 id=AttemptId(entropy.new_id()),
@@ -125,7 +119,7 @@ class Leases:
         refused = [pair for pair, grant in zip(pairs, planned, strict=True) if grant.id not in inserted]
         return Granted(grants, refused)
 
-    def expect(self, job_id: JobId, account_id: AccountId, expected_seconds: Callable[[AccountId], float]) -> float:
+    def expect(self, job_id: JobId, account_id: AccountId, expected_seconds: ExpectedSeconds) -> float:
         """What the account is charged for a slice of this job until it is known better."""
         return min(expected_seconds(account_id), self._orders[job_id].wall_seconds)
 

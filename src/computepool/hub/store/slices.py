@@ -31,11 +31,14 @@ class SliceRow:
     accepted_attempt_id: AttemptId | None
 
 
-async def take_heads(conn: Connection, counts: Mapping[Run, int]) -> tuple[list[Head], datetime | None]:
-    """Locked until the transaction ends; with the database's time."""
+async def take_heads(
+    conn: Connection, counts: Mapping[Run, int], *, lock: bool = True
+) -> tuple[list[Head], datetime | None]:
+    """The first slices of these runs, with the database's time. Locked ones stay so until the transaction ends."""
+    query = _q.take_heads if lock else _q.list_heads
     rows = [
         row
-        async for row in _q.take_heads(
+        async for row in query(
             conn,
             shape_ids=to_array([run.shape_id for run in counts]),
             priority_classes=to_array([run.priority_class for run in counts]),

@@ -8,9 +8,11 @@ SELECT j.id AS job_id, j.account_id, j.deadline_at, j.wall_seconds, j.succeeded_
  WHERE j.finished_at IS NULL AND j.deadline_at IS NOT NULL
    AND j.deadline_at < clock_timestamp() + :runs::double precision * interval '1 second' * least(j.wall_seconds,
        coalesce(j.run_seconds_sum / nullif(j.succeeded_count, 0), :expected_seconds::double precision))
-   AND EXISTS (SELECT 1 FROM slices s
-                WHERE s.shape_id = j.shape_id AND s.priority_class = j.priority_class AND s.account_id = j.account_id
-                  AND s.state = 'queued' AND s.priority = j.priority AND s.job_id = j.id AND s.raised_at IS NULL)
+   -- LIMIT keeps it a question per job: as a join the planner would begin with all that is queued.
+   AND (SELECT s.slice_index FROM slices s
+         WHERE s.shape_id = j.shape_id AND s.priority_class = j.priority_class AND s.account_id = j.account_id
+           AND s.state = 'queued' AND s.priority = j.priority AND s.job_id = j.id AND s.raised_at IS NULL
+         LIMIT 1) IS NOT NULL
  ORDER BY j.deadline_at, j.id LIMIT :limit_count;
 
 -- name: raise_slices

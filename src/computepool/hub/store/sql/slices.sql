@@ -13,6 +13,21 @@ SELECT h.*, clock_timestamp() AS now
      ORDER BY s.priority DESC, s.queued_at, s.job_id, s.slice_index
      LIMIT wanted.k FOR UPDATE SKIP LOCKED) AS h;
 
+-- name: list_heads
+-- The same without locks, for a hub that is alone: a lock would cost a commit of its own.
+SELECT h.*, clock_timestamp() AS now
+  FROM unnest(:shape_ids::text::integer[], :priority_classes::text::priority_class[], :account_ids::text::uuid[],
+              :counts::text::integer[])
+       AS wanted (shape_id, priority_class, account_id, k)
+ CROSS JOIN LATERAL (
+    SELECT s.job_id, s.slice_index, s.shape_id, s.priority_class, s.account_id, s.priority, s.queued_at,
+           s.avoid_node_id, s.attempt_count
+      FROM slices s
+     WHERE s.shape_id = wanted.shape_id AND s.priority_class = wanted.priority_class
+       AND s.account_id = wanted.account_id AND s.state = 'queued'
+     ORDER BY s.priority DESC, s.queued_at, s.job_id, s.slice_index
+     LIMIT wanted.k) AS h;
+
 -- name: list_runs
 -- Which runs of the queue have slices waiting. Walks from one run to the next through slices_queue_idx: the cost is
 -- the number of runs, not of slices.

@@ -1,0 +1,391 @@
+"""Rounds: whoever wins could run it, nothing is used twice, nothing that fits is left over, and the order holds.
+
+Each property has a negative control: a round broken on purpose, which the same property must catch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from computepool.core.ids import JobId, ShapeId, SlotName
+from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.jobs.order import PriorityClass
+from computepool.core.placement.checks import find_refusal
+from computepool.core.placement.rounds import AVOID_SECONDS, LOOK_FURTHER_MAX, Head, Pair, Wish, demand
+from computepool.core.placement.scorers import Candidate
+from computepool.core.placement.shape import Shape
+from computepool.core.placement.slot import tightness
+from computepool.core.placement.weights import Preference
+from tests.support.builders import (
+    GB,
+    NOW,
+    make_candidate,
+    make_head,
+    make_run,
+    make_shape,
+    make_slot,
+    node_number,
+)
+from tests.support.head_queue import HeadQueue, open_round, place, queue_order, run_round
+
+BOUNDED = settings(max_examples=300, deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
+CONTROLLED = settings(BOUNDED, phases=[Phase.generate])
+
+SHAPES_COUNT = 4
+CREDIT = 1_000_000
+
+CPU_SLOTS = st.builds(
+    make_slot,
+    cores=st.sampled_from([1, 4]),
+    ram_bytes=st.sampled_from([2 * GB, 8 * GB]),
+    region=st.sampled_from([None, "IN", "DE"]),
+)
+GPU_SLOTS = st.builds(
+    make_slot,
+    vram_bytes=st.sampled_from([8 * GB, 24 * GB]),
+    tier=st.sampled_from(["rtx-3060", "rtx-3090"]),
+    isolation=st.sampled_from(list(IsolationLevel)),
+)
+CANDIDATES = st.builds(
+    make_candidate,
+    slot=CPU_SLOTS | GPU_SLOTS,
+    price_microcredits_per_hour=st.sampled_from([0, CREDIT, 3 * CREDIT]),
+    reliability=st.sampled_from([0.5, 0.9]),
+)
+SHAPES = st.builds(
+    make_shape,
+    gpu=st.booleans(),
+    vram_bytes=st.sampled_from([0, 0, 8 * GB, 24 * GB]),
+    cores=st.sampled_from([1, 1, 4]),
+    ram_bytes=st.sampled_from([GB, GB, 8 * GB]),
+    tiers=st.sampled_from([(), (), ("rtx-3090",), ("cpu", "rtx-3060")]),
+    regions=st.sampled_from([(), (), ("IN",)]),
+    isolation=st.sampled_from([IsolationLevel.SANDBOXED, IsolationLevel.SANDBOXED, IsolationLevel.CONTAINER]),
+    ceiling_microcredits_per_hour=st.sampled_from([None, None, CREDIT]),
+)
+RUNS = st.builds(
+    make_run,
+    shape_id=st.integers(0, SHAPES_COUNT - 1),
+    account=st.integers(1, 3),
+    priority_class=st.sampled_from([PriorityClass.NORMAL, *PriorityClass]),
+)
+HEADS = st.builds(
+    make_head,
+    run=RUNS,
+    priority=st.integers(-1, 1),
+    queued_at=st.sampled_from([1, AVOID_SECONDS, 60]).map(lambda seconds: NOW - timedelta(seconds=seconds)),
+    avoid_node_id=st.sampled_from([None, None, node_number(0), node_number(1)]),
+)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One round's question. Two slots to a node, so that nodes repeat."""
+
+    queue: HeadQueue
+    candidates: list[Candidate]
+
+    def may_run(self, head: Head, candidate: Candidate) -> bool:
+        slot, waited = candidate.slot, NOW - head.queued_at
+        if slot.node_id == head.avoid_node_id and waited < timedelta(seconds=AVOID_SECONDS):
+            return False
+        price = candidate.price_microcredits_per_hour
+        return find_refusal(self.shape_of(head), slot, price_microcredits_per_hour=price) is None
+
+    def shape_of(self, head: Head) -> Shape:
+        return self.queue.shapes[head.run.shape_id]
+
+    def list_waiting(self, pairs: list[Pair]) -> list[Head]:
+        placed = [pair.head for pair in pairs]
+        return [head for head in self.queue.heads if head not in placed]
+
+    def list_idle(self, pairs: list[Pair]) -> list[Candidate]:
+        taken = [pair.candidate for pair in pairs]
+        return [candidate for candidate in self.candidates if candidate not in taken]
+
+
+def make_scene(
+    heads: list[Head], shapes: list[Shape], candidates: list[Candidate], empty: list, wishes: list[Preference]
+) -> Scene:
+    heads = [replace(head, job_id=JobId(UUID(int=index)), slice_index=index) for index, head in enumerate(heads)]
+    waiting = {head.run for head in heads}
+    queue = HeadQueue(
+        heads,
+        {ShapeId(index): shape for index, shape in enumerate(shapes)},
+        frozenset(run for run in empty if run not in waiting),
+        {head.job_id: Wish(wish, "default") for head, wish in zip(heads, wishes, strict=False)},
+    )
+    return Scene(
+        queue,
+        [
+            replace(each, slot=replace(each.slot, node_id=node_number(index // 2), name=SlotName(f"s:{index % 2}")))
+            for index, each in enumerate(candidates)
+        ],
+    )
+
+
+SCENES = st.builds(
+    make_scene,
+    heads=st.lists(HEADS, min_size=1, max_size=10),
+    shapes=st.lists(SHAPES, min_size=SHAPES_COUNT, max_size=SHAPES_COUNT),
+    candidates=st.lists(CANDIDATES, max_size=8),
+    empty=st.lists(RUNS, max_size=2),
+    wishes=st.lists(st.sampled_from(list(Preference)), min_size=10, max_size=10),
+)
+# Where nobody keeps away from a node, the order of the queue holds without exception.
+CALM_SCENES = SCENES.map(
+    lambda scene: replace(
+        scene, queue=replace(scene.queue, heads=[replace(head, avoid_node_id=None) for head in scene.queue.heads])
+    )
+)
+
+Place = Callable[[HeadQueue, list[Candidate]], list[Pair]]
+
+
+def place_whole(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
+    return place(queue, candidates)
+
+
+def the_winner_passes_every_gate(scene: Scene, place: Place) -> None:
+    for pair in place(scene.queue, scene.candidates):
+        assert scene.may_run(pair.head, pair.candidate), "the winner passes every gate"
+
+
+def no_slot_and_no_head_is_used_twice(scene: Scene, place: Place) -> None:
+    pairs = place(scene.queue, scene.candidates)
+    slots = [(pair.candidate.slot.node_id, pair.candidate.slot.name) for pair in pairs]
+    heads = [(pair.head.job_id, pair.head.slice_index) for pair in pairs]
+    assert len(set(slots)) == len(slots), "no slot is used twice"
+    assert len(set(heads)) == len(heads), "no head is used twice"
+
+
+def nothing_that_fits_is_left_over(scene: Scene, place: Place) -> None:
+    pairs = place(scene.queue, scene.candidates)
+    left = [(head, idle) for head in scene.list_waiting(pairs) for idle in scene.list_idle(pairs)]
+    assert not [pair for pair in left if scene.may_run(*pair)], "nothing that fits is left"
+
+
+def the_order_of_nodes_is_irrelevant(scene: Scene, place: Place) -> None:
+    pairs, candidates = place(scene.queue, scene.candidates), scene.candidates
+    assert place(scene.queue, candidates[::-1]) == pairs, "the order is irrelevant"
+    assert place(scene.queue, candidates[1:] + candidates[:1]) == pairs, "the order is irrelevant"
+
+
+def a_slot_that_fits_nobody_changes_nothing(scene: Scene, place: Place) -> None:
+    useless = make_candidate(make_slot(node_id=node_number(99), cores=0))
+    larger = place(scene.queue, [useless, *scene.candidates])
+    assert larger == place(scene.queue, scene.candidates), "a useless slot changes nothing"
+
+
+def a_slot_serves_the_most_demanding_shape_that_it_can(scene: Scene, place: Place) -> None:
+    pairs = place(scene.queue, scene.candidates)
+    for pair in pairs:
+        for waiting in scene.list_waiting(pairs):
+            if demand(scene.shape_of(waiting)) > demand(scene.shape_of(pair.head)):
+                assert not scene.may_run(waiting, pair.candidate), "the most demanding shape is served first"
+
+
+def a_higher_class_goes_first_among_shapes_of_equal_demand(scene: Scene, place: Place) -> None:
+    pairs = place(scene.queue, scene.candidates)
+    for pair in pairs:
+        for waiting in scene.list_waiting(pairs):
+            equal = demand(scene.shape_of(waiting)) == demand(scene.shape_of(pair.head))
+            if equal and waiting.run.priority_class.rank > pair.head.run.priority_class.rank:
+                assert not scene.may_run(waiting, pair.candidate), "the higher class is served first"
+
+
+def an_accounts_own_slices_keep_their_order(scene: Scene, place: Place) -> None:
+    pairs = place(scene.queue, scene.candidates)
+    for run in {pair.head.run for pair in pairs}:
+        waiting = [head for head in scene.list_waiting(pairs) if head.run == run]
+        placed = [pair.head for pair in pairs if pair.head.run == run]
+        assert not waiting or max(map(queue_order, placed)) < min(map(queue_order, waiting)), "own order is kept"
+
+
+PROPERTIES = [
+    the_winner_passes_every_gate,
+    no_slot_and_no_head_is_used_twice,
+    nothing_that_fits_is_left_over,
+    the_order_of_nodes_is_irrelevant,
+    a_slot_that_fits_nobody_changes_nothing,
+]
+CALM_PROPERTIES = [
+    a_slot_serves_the_most_demanding_shape_that_it_can,
+    a_higher_class_goes_first_among_shapes_of_equal_demand,
+    an_accounts_own_slices_keep_their_order,
+]
+
+
+@pytest.mark.parametrize("holds", PROPERTIES, ids=lambda holds: holds.__name__)
+def test_in_every_round(holds):
+    @BOUNDED
+    @given(SCENES)
+    def try_(scene: Scene) -> None:
+        holds(scene, place_whole)
+
+    try_()
+
+
+@pytest.mark.parametrize("holds", CALM_PROPERTIES, ids=lambda holds: holds.__name__)
+def test_in_every_round_in_which_nobody_keeps_away(holds):
+    @BOUNDED
+    @given(CALM_SCENES)
+    def try_(scene: Scene) -> None:
+        holds(scene, place_whole)
+
+    try_()
+
+
+@BOUNDED
+@given(SCENES)
+def test_a_round_ends_and_tells_of_empty_runs_only_if_they_are(scene):
+    round_ = open_round(scene.queue, scene.candidates)
+    looks = 0
+    while takes := round_.list_takes():
+        run_round(round_, scene.queue, looks=1)
+        looks += 1
+        assert looks < 30, takes
+        assert all(0 < count <= LOOK_FURTHER_MAX for count in takes.values())
+    waiting = scene.list_waiting(round_.pairs)
+    assert not {head.run for head in waiting} & round_.emptied
+
+
+@BOUNDED
+@given(SCENES, st.integers(0, 5))
+def test_no_more_is_granted_than_one_transaction_should_hold(scene, most):
+    assert len(place(scene.queue, scene.candidates, grants_max=most)) <= most
+
+
+@BOUNDED
+@given(SCENES)
+def test_what_is_paired_is_busy_and_what_is_not_is_free(scene):
+    round_ = open_round(scene.queue, scene.candidates)
+    pairs = run_round(round_, scene.queue)
+    taken = {(pair.candidate.slot.node_id, pair.candidate.slot.name) for pair in pairs}
+    for candidate in scene.candidates:
+        key = candidate.slot.node_id, candidate.slot.name
+        assert round_._fleet.is_free(*key) is (key not in taken)
+
+
+@BOUNDED
+@given(SCENES, st.integers(1, 60))
+def test_heads_that_keep_away_from_the_free_nodes_do_not_hold_up_those_behind_them(scene, keeping_away):
+    """However many of them stand in front, in the same run or in another."""
+    pairs = place_whole(scene.queue, scene.candidates)
+    for pair in pairs[:1]:
+        node_id = pair.candidate.slot.node_id
+        only = [each for each in scene.candidates if each.slot.node_id == node_id]
+        behind = replace(pair.head, avoid_node_id=None)
+        in_front = [
+            replace(behind, slice_index=100 + number, priority=10, avoid_node_id=node_id, queued_at=NOW)
+            for number in range(keeping_away)
+        ]
+        queue = replace(scene.queue, heads=[*in_front, behind], empty_runs=frozenset())
+        assert [found.head for found in place_whole(queue, only)] == [behind]
+
+
+# Negative controls
+
+
+def place_that_reuses_a_slot(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
+    return [pair for head in queue.heads for pair in place(replace(queue, heads=[head]), candidates)]
+
+
+def place_that_gives_a_head_two_slots(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
+    pairs = place(queue, candidates)
+    return pairs + place(queue, Scene(queue, candidates).list_idle(pairs))
+
+
+def place_that_checks_nothing(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
+    return [Pair(head, candidate) for head, candidate in zip(queue.heads, candidates, strict=False)]
+
+
+def place_that_forgets_to_avoid(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
+    by_key = {(head.job_id, head.slice_index): head for head in queue.heads}
+    blind = replace(queue, heads=[replace(head, avoid_node_id=None) for head in queue.heads])
+    return [replace(pair, head=by_key[pair.head.job_id, pair.head.slice_index]) for pair in place(blind, candidates)]
+
+
+def place_that_forgets_the_price(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
+    free = {id: replace(shape, ceiling_microcredits_per_hour=None) for id, shape in queue.shapes.items()}
+    return place(replace(queue, shapes=free), candidates)
+
+
+def place_that_stops_after_the_first(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
+    return place(queue, candidates)[:1]
+
+
+def place_that_takes_who_called_first(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
+    free, pairs = list(candidates), []
+    for head in queue.heads:
+        for candidate in free:
+            if place(replace(queue, heads=[head]), [candidate]):
+                pairs.append(Pair(head, candidate))
+                free.remove(candidate)
+                break
+    return pairs
+
+
+def place_that_looks_at_the_tightest_slot_only(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
+    return place(queue, sorted(candidates, key=lambda each: tightness(each.slot))[:1])
+
+
+def place_that_serves_the_modest_first(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
+    free, pairs = list(candidates), []
+    for shape_id in sorted(queue.shapes, key=lambda id: demand(queue.shapes[id])):
+        served = place(replace(queue, heads=[h for h in queue.heads if h.run.shape_id == shape_id]), free)
+        pairs += served
+        free = [each for each in free if each not in [pair.candidate for pair in served]]
+    return pairs
+
+
+def place_that_knows_no_classes(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
+    by_key = {(head.job_id, head.slice_index): head for head in queue.heads}
+    levelled = [
+        replace(head, run=head.run._replace(priority_class=PriorityClass.NORMAL), priority=-1)
+        for head in sorted(queue.heads, key=lambda head: head.run.priority_class.rank)
+    ]
+    return [
+        replace(pair, head=by_key[pair.head.job_id, pair.head.slice_index])
+        for pair in place(replace(queue, heads=levelled, empty_runs=frozenset()), candidates)
+    ]
+
+
+def place_that_turns_priorities_round(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
+    by_key = {(head.job_id, head.slice_index): head for head in queue.heads}
+    turned = replace(queue, heads=[replace(head, priority=-head.priority) for head in queue.heads])
+    return [replace(pair, head=by_key[pair.head.job_id, pair.head.slice_index]) for pair in place(turned, candidates)]
+
+
+@pytest.mark.parametrize(
+    ("holds", "broken"),
+    [
+        (no_slot_and_no_head_is_used_twice, place_that_reuses_a_slot),
+        (no_slot_and_no_head_is_used_twice, place_that_gives_a_head_two_slots),
+        (the_winner_passes_every_gate, place_that_checks_nothing),
+        (the_winner_passes_every_gate, place_that_forgets_to_avoid),
+        (the_winner_passes_every_gate, place_that_forgets_the_price),
+        (nothing_that_fits_is_left_over, place_that_stops_after_the_first),
+        (the_order_of_nodes_is_irrelevant, place_that_takes_who_called_first),
+        (a_slot_that_fits_nobody_changes_nothing, place_that_looks_at_the_tightest_slot_only),
+        (a_slot_serves_the_most_demanding_shape_that_it_can, place_that_serves_the_modest_first),
+        (a_higher_class_goes_first_among_shapes_of_equal_demand, place_that_knows_no_classes),
+        (an_accounts_own_slices_keep_their_order, place_that_turns_priorities_round),
+    ],
+    ids=lambda function: function.__name__,
+)
+def test_a_broken_round_is_noticed(holds, broken):
+    @CONTROLLED
+    @given(CALM_SCENES if holds in CALM_PROPERTIES else SCENES)
+    def try_(scene: Scene) -> None:
+        holds(scene, broken)
+
+    with pytest.raises(AssertionError, match=r"gate|twice|left|irrelevant|nothing|first|own order"):
+        try_()
