@@ -33,7 +33,7 @@ from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot, SlotKind
 from computepool.core.placement.weights import Preference
-from computepool.core.trust.reputation import Reliability
+from computepool.core.trust.reputation import Reliability, to_job_class
 from computepool.hub.services.weights import load_weights
 
 QUOTA = 0.25
@@ -165,7 +165,7 @@ async def write_evidence(dsn: str, nodes: Sequence[grid.Node], chance: random.Ra
                 " VALUES ($1, $2, $3, $4, 0, now())",
                 [
                     (node.node_id, name, EVIDENCE * share, EVIDENCE * (1 - share))
-                    for name in ("script-cpu", "script-gpu")
+                    for name in (to_job_class(gpu=False), to_job_class(gpu=True))
                 ],
             )
     await conn.close()
@@ -236,7 +236,7 @@ async def read_evidence(dsn: str) -> dict[tuple[str, bool], Reliability]:
     rows = await conn.fetch("SELECT * FROM reliabilities")
     await conn.close()
     return {
-        (str(row["node_id"]), "gpu" in row["job_class"]): Reliability(
+        (str(row["node_id"]), row["job_class"] == to_job_class(gpu=True)): Reliability(
             row["finished"], row["failed"], row["faults_running"], row["counted_at"]
         )
         for row in rows

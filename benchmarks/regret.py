@@ -22,7 +22,7 @@ from statistics import mean
 from computepool.core.placement.checks import find_refusal
 from computepool.core.placement.scorers import Candidate, make_candidate, score
 from computepool.core.placement.shape import Shape
-from computepool.core.placement.slot import Slot
+from computepool.core.placement.slot import Slot, SlotKind
 from computepool.core.placement.weights import Preference, Weights
 from computepool.core.trust.reputation import Reliability, record_finished, reliability_bound
 
@@ -70,7 +70,7 @@ def replay(
     grants: Iterable[Grant],
     weights: Weights,
 ) -> Regret:
-    """`known` is the evidence at the beginning, by node and by whether the work needed a GPU."""
+    """`known` is the evidence at the beginning, by node and by whether its slot is a GPU's."""
     fleet = _Fleet(lent, known, weights)
     losses: list[float] = []
     choices: list[int] = []
@@ -120,8 +120,11 @@ class _Fleet:
     def _end(self, grant: Grant) -> None:
         del self._out[grant.key]
         if grant.ended_at is not None:
-            who = (grant.key[0], grant.shape.gpu)
+            who = self._who(grant.key)
             self._known[who] = record_finished(self._known.get(who, Reliability()), now=grant.ended_at)
+
+    def _who(self, key: Key) -> tuple[str, bool]:
+        return key[0], self._lent[key].slot.kind is SlotKind.GPU
 
     def score_of(self, grant: Grant) -> float:
         return self._score(grant.key, grant)
@@ -141,7 +144,7 @@ class _Fleet:
 
     def _to_candidate(self, key: Key, grant: Grant) -> Candidate:
         lent = self._lent[key]
-        evidence = self._known.get((key[0], grant.shape.gpu), Reliability())
+        evidence = self._known.get(self._who(key), Reliability())
         return make_candidate(
             lent.slot,
             price_microcredits_per_hour=lent.price_microcredits_per_hour,

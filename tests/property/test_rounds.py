@@ -35,7 +35,7 @@ from tests.support.builders import (
 )
 from tests.support.head_queue import HeadQueue, open_round, place, queue_order, run_round
 
-BOUNDED = settings(max_examples=300, deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
+BOUNDED = settings(max_examples=150, deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
 CONTROLLED = settings(BOUNDED, phases=[Phase.generate])
 
 SHAPES_COUNT = 4

@@ -1,4 +1,4 @@
-"""The bookkeeping of fair shares, charge by charge. How shares come out over time: tests/property/test_fair_share.py."""
+"""The bookkeeping of fair shares, charge by charge. How they come out: tests/property/test_fair_share.py."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class FairShare:
     ) -> None:
         """Whichever hub leased it, what was expected makes way for what it took. Natural: it ended by itself."""
         account = self._get(account_id)
-        overtime = self._drop(account, attempt_id, now)
+        overtime = self._drop(account_id, account, attempt_id, now)
         self._charge(account, held_seconds - expected_seconds - overtime)
         if natural:
             account.mean_seconds = _learn(account.mean_seconds, held_seconds)
@@ -211,13 +211,20 @@ class FairShare:
             account_id = self._in_flight.find_account(attempt_id)
             if account_id is not None and attempt_id not in live:
                 account = self._get(account_id)
-                self._charge(account, -self._drop(account, attempt_id, now))
+                self._charge(account, -self._drop(account_id, account, attempt_id, now))
 
-    def _drop(self, account: _Account, attempt_id: AttemptId, now: float) -> float:
-        """Its overtime, which stood in the account's; what of it was not charged yet stays so."""
+    def _drop(self, account_id: AccountId, account: _Account, attempt_id: AttemptId, now: float) -> float:
+        """The attempt is live no more. Returns its overtime, all of which has been charged."""
+        self._charge_overtime(account_id, account, now)
         overtime = self._in_flight.remove(attempt_id, doubled=account.mean_seconds is None, now=now)
         account.overtime_charged_seconds -= overtime
         return overtime
+
+    def _charge_overtime(self, account_id: AccountId, account: _Account, now: float) -> None:
+        uncharged = self._uncharged(account_id, account, now) * account.weight
+        if uncharged:
+            self._charge(account, uncharged)
+            account.overtime_charged_seconds += uncharged
 
     def _charge(self, account: _Account, seconds: float) -> None:
         account.pending_seconds += seconds
@@ -225,7 +232,9 @@ class FairShare:
 
     def _uncharged(self, account_id: AccountId, account: _Account, now: float) -> float:
         """Overtime since it was last charged, by weight."""
-        if not account.overtime_charged_seconds and not self._in_flight.has_overdue(account_id):
+        if not self._in_flight.has_overdue(account_id):
+            # Rounding may have left a trace of what was charged.
+            account.overtime_charged_seconds = 0.0
             return 0.0
         overtime = self._in_flight.overtime_seconds(account_id, doubled=account.mean_seconds is None, now=now)
         return (overtime - account.overtime_charged_seconds) / account.weight
@@ -235,10 +244,7 @@ class FairShare:
     def take_deltas(self, limit: int, *, now: float) -> list[Delta]:
         """What to add to the totals, and whose totals to ask for. The caller puts back what could not be added."""
         for account_id in self._in_flight.list_accounts():
-            account = self._get(account_id)
-            uncharged = self._uncharged(account_id, account, now) * account.weight
-            self._charge(account, uncharged)
-            account.overtime_charged_seconds += uncharged
+            self._charge_overtime(account_id, self._get(account_id), now)
         self._forget_idle(now)
         self._has_strangers = False
         moved = [

@@ -99,6 +99,7 @@ class Round:
         # Runs with nothing more to look at in this round, and how far others were looked into.
         self._closed: set[Run] = set()
         self._looked: Counter[Run] = Counter()
+        self._placed: Counter[Run] = Counter()
         self.pairs: list[Pair] = []
         self.undone: list[Candidate] = []
         # Runs that had fewer slices than were asked for: they are empty now, or others are at them.
@@ -113,10 +114,11 @@ class Round:
         for shape_id in sorted(self._runs, key=lambda id: demand(self._shapes[id]), reverse=True):
             if budget <= 0:
                 break
-            run_counts = self._plan_shape(shape_id, budget)
-            takes.update(run_counts)
-            budget -= sum(run_counts.values())
-        return takes
+            planned = self._plan_shape(shape_id, budget)
+            budget -= sum(planned.values())
+            # What this round has placed is still in front of its run until it is written.
+            takes |= {run: n + self._placed[run] + self._looked[run] for run, n in planned.items()}
+        return {run: min(n, LOOK_FURTHER_MAX) for run, n in takes.items()}
 
     def _plan_shape(self, shape_id: ShapeId, budget: int) -> dict[Run, int]:
         shape = self._shapes[shape_id]
@@ -128,8 +130,7 @@ class Round:
             return {}
         priority_class, accounts = open_runs
         planned = self._share.plan(accounts, count)
-        runs = {Run(shape_id, priority_class, account): n for account, n in planned.items() if n}
-        return {run: min(LOOK_FURTHER_MAX, n + self._looked[run]) for run, n in runs.items()}
+        return {Run(shape_id, priority_class, account): n for account, n in planned.items() if n}
 
     def _list_open(self, shape_id: ShapeId) -> tuple[PriorityClass, list[AccountId]] | None:
         """The highest class that has something left to look at; lower ones wait until it has nothing more."""
@@ -155,6 +156,7 @@ class Round:
                 left[head.run] += 1
                 continue
             self._fleet.take(candidate.slot.node_id, candidate.slot.name)
+            self._placed[head.run] += 1
             self._on_pair(candidate)
             self.pairs.append(Pair(head, candidate))
         for run, asked in takes.items():

@@ -46,6 +46,9 @@ AWAY = (
     asyncpg.exceptions.InsufficientResourcesError,
     asyncpg.exceptions.TransactionRollbackError,
     asyncpg.exceptions.LockNotAvailableError,
+    # A failover, or a migration under our feet: the next try finds another connection or plan.
+    asyncpg.exceptions.ReadOnlySQLTransactionError,
+    asyncpg.exceptions.InvalidCachedStatementError,
     # What a connection says that was closed under a running transaction.
     asyncpg.exceptions.InternalClientError,
 )
