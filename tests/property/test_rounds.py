@@ -36,7 +36,7 @@ from tests.support.builders import (
 from tests.support.head_queue import HeadQueue, open_round, place, queue_order, run_round
 
 BOUNDED = settings(max_examples=150, deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
-CONTROLLED = settings(BOUNDED, phases=[Phase.generate])
+CONTROLLED = settings(BOUNDED, max_examples=600, phases=[Phase.generate])
 
 SHAPES_COUNT = 4
 CREDIT = 1_000_000
@@ -70,11 +70,12 @@ SHAPES = st.builds(
     isolation=st.sampled_from([IsolationLevel.SANDBOXED, IsolationLevel.SANDBOXED, IsolationLevel.CONTAINER]),
     ceiling_microcredits_per_hour=st.sampled_from([None, None, CREDIT]),
 )
+# Few, so that slices stand behind each other.
 RUNS = st.builds(
     make_run,
     shape_id=st.integers(0, SHAPES_COUNT - 1),
-    account=st.integers(1, 3),
-    priority_class=st.sampled_from([PriorityClass.NORMAL, *PriorityClass]),
+    account=st.sampled_from([1, 1, 2, 3]),
+    priority_class=st.sampled_from([PriorityClass.NORMAL, PriorityClass.NORMAL, *PriorityClass]),
 )
 HEADS = st.builds(
     make_head,

@@ -27,6 +27,7 @@ from computepool.hub.services.rate_limits import RateLimits
 from computepool.hub.services.submissions import Submission
 from computepool.hub.services.transitions import EndedAttempt
 from computepool.hub.store.connect import Pool
+from computepool.hub.store.hub import Change, ChangeKind
 from computepool.hub.store.jobs import Job
 from computepool.wire.attempts import CompleteOutcome
 
@@ -68,11 +69,23 @@ class Hub:
         """Attempts have left their slots: their accounts are charged what it took, their nodes get the credit."""
         self.share.note_ended(ended)
         self.evidence.note_ended(ended)
+        if any(attempt.cause is not None for attempt in ended):
+            # Slices may be back in the queue.
+            self.rounds.hear_of_queue()
 
-    def forget_nodes(self) -> None:
-        """Somewhere an owner or the operator has changed something about nodes."""
-        self.callers.forget_nodes()
-        self.registry.forget_all_soon()
+    def hear_changes(self, changes: Sequence[Change] | None) -> None:
+        """What owners and the operator have changed, at whichever hub; None: nobody knows what."""
+        if changes is None:
+            self.callers.forget_all()
+            self.registry.forget_all_soon()
+        for change in changes or ():
+            if change.subject_id is None:
+                continue
+            if change.kind is ChangeKind.NODE:
+                self.callers.forget_node(change.subject_id)
+            elif change.kind is ChangeKind.ACCOUNT:
+                self.callers.forget_account(change.subject_id)
+        self.callers.note_heard()
 
     def close_calls(self) -> None:
         self.closing = True

@@ -249,7 +249,7 @@ def _list_chores(hub: Hub, dsn: str) -> list[Any]:
     return [
         hub.rounds.run(),
         hub.rounds.run_greeter(),
-        hub.rounds.run_timer(hub.forget_nodes),
+        hub.rounds.run_timer(hub.hear_changes),
         hub.beats.run(),
         hub.share.run(),
         hub.evidence.run(),
@@ -260,8 +260,14 @@ def _list_chores(hub: Hub, dsn: str) -> list[Any]:
         run_every(5.0, "auditor", lambda: auditor.run_once(hub), metrics),
         run_every(5.0, "keyring", lambda: hub.keyring.refresh(hub.pool), metrics),
         run_every(5.0, "used_keys", hub.callers.flush_used_keys, metrics),
+        run_every(60.0, "changes", lambda: _forget_changes(hub.pool), metrics),
         run_every(10.0, "fleet", lambda: _measure_fleet(hub), metrics),
     ]
+
+
+async def _forget_changes(pool: Pool) -> None:
+    async with pool.acquire() as conn:
+        await hub_store.delete_changes(conn)
 
 
 async def _measure_fleet(hub: Hub) -> None:

@@ -57,6 +57,8 @@ class FleetIndex:
     """
 
     def __init__(self, sets: Mapping[str, Weights]) -> None:
+        # The set of weights that stands first.
+        self.first_weights = next(iter(sets), "")
         self._orderings: list[_Ordering] = []
         self._by_wish: dict[tuple[bool, Preference, str], _Ordering] = {}
         self._entries: dict[tuple[NodeId, SlotName], _Entry] = {}
@@ -95,6 +97,10 @@ class FleetIndex:
     def __contains__(self, key: tuple[NodeId, SlotName]) -> bool:
         """Whether the slot is known, be it free or busy."""
         return key in self._entries
+
+    def list_tiers(self) -> list[tuple[bool, str]]:
+        """The kinds of slots (GPU or not) and tiers that are known."""
+        return list(self._roots)
 
     def is_free(self, node_id: NodeId, slot_name: SlotName) -> bool:
         """KeyError if it is not known."""

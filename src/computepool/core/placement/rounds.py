@@ -70,8 +70,8 @@ class Share(Protocol):
         """How many of the next `count` grants each of these accounts should get."""
 
 
-# Whether another hub has a free slot that is better for this shape and wish than this candidate.
-IsBetterElsewhere = Callable[[Shape, Preference, Candidate], bool]
+# Whether another hub has a free slot that is better for this shape and wish than this candidate; and for which slice.
+IsBetterElsewhere = Callable[[Shape, Preference, Candidate, tuple[JobId, int]], bool]
 Runs = Mapping[ShapeId, Mapping[PriorityClass, Set[AccountId]]]
 
 
@@ -122,11 +122,9 @@ class Round:
 
     def _plan_shape(self, shape_id: ShapeId, budget: int) -> dict[Run, int]:
         shape = self._shapes[shape_id]
-        open_runs = self._list_open(shape_id)
-        if not open_runs:
-            return {}
         count = self._fleet.count_feasible(shape, ceiling=shape.ceiling_microcredits_per_hour, limit=budget)
-        if not count:
+        open_runs = self._list_open(shape_id) if count else None
+        if open_runs is None:
             return {}
         priority_class, accounts = open_runs
         planned = self._share.plan(accounts, count)
@@ -186,7 +184,9 @@ class Round:
         )
         if candidate is None or self._is_better_elsewhere is None:
             return candidate
-        if waited < timedelta(seconds=ELSEWHERE_SECONDS) and self._is_better_elsewhere(shape, wish.prefer, candidate):
+        if waited >= timedelta(seconds=ELSEWHERE_SECONDS):
+            return candidate
+        if self._is_better_elsewhere(shape, wish.prefer, candidate, (head.job_id, head.slice_index)):
             self.postponed = True
             return None
         return candidate

@@ -1,33 +1,41 @@
-"""What other hub processes have free, told once a second, so that a slice is not given a worse slot here while a
-better one waits there. A hint, never a promise: a slice waits for it a moment only."""
+"""What other hub processes have free, told a few times a second, so that a slice is not given a worse slot here while
+a better one waits there. A hint, never a promise: a slice waits for it a moment only."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from computepool.core.ids import NodeId, SlotName
+from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.spec import Requirements
+from computepool.core.placement.checks import find_refusal
 from computepool.core.placement.fleet import FleetIndex
 from computepool.core.placement.scorers import Candidate, score
 from computepool.core.placement.shape import Shape, to_shape
-from computepool.core.placement.slot import SlotKind
+from computepool.core.placement.slot import Slot, SlotKind
 from computepool.core.placement.weights import Preference, Weights
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store.connect import Pool
-
-log = logging.getLogger("computepool.dispatch")
 
 # A hub process that was not heard for this long is gone, or as good as gone.
 SILENT_SECONDS = 4.0
 # A score must be better by this much to be worth waiting for: one part in a hundred of price or speed.
 MARGIN = 0.01
-# Free slots that are looked at for the summary; with more, the rest is like them.
-SAMPLE_MAX = 2_000
+# Of each kind and tier, so many of the best free slots are told, for each preference.
+TOLD_PER_TIER = 4
+TIERS_MAX = 32
 
-# Of a shape, a score depends only on whether it needs a GPU.
-_GPU_WORK, _CPU_WORK = to_shape(Requirements(gpu=True)), to_shape(Requirements(gpu=False))
+
+@dataclass(slots=True)
+class _Told:
+    """A slot that another hub process had free when it last told."""
+
+    candidate: Candidate
+    # The slice that was left to it, if one was: two are not left to the same slot.
+    awaited_by: Hashable = None
 
 
 class Elsewhere:
@@ -36,66 +44,85 @@ class Elsewhere:
         self._fleet = fleet
         self._weights = weights
         self._hub_process_id = hub_process_id
-        # Per hub process, by kind and tier.
-        self._others: dict[UUID, dict[str, Any]] = {}
+        self._others: dict[UUID, list[_Told]] = {}
 
     @property
     def alone(self) -> bool:
         return not self._others
 
     async def exchange(self) -> None:
-        """Once a second: one statement that tells and hears."""
+        """One statement that tells and hears."""
+        told = list_best(self._fleet)
         async with self._pool.acquire() as conn:
-            self._others = await hub_store.exchange_summaries(
+            heard = await hub_store.exchange_summaries(
                 conn,
                 hub_process_id=self._hub_process_id,
-                free=summarise(self._fleet, self._weights),
+                free={"slots": [_to_row(candidate) for candidate in told]},
                 seconds=SILENT_SECONDS,
             )
+        self._others = {id: [_Told(_from_row(row)) for row in free["slots"]] for id, free in heard.items()}
 
     async def leave(self) -> None:
         """On shutdown: nobody should wait for slots that are here no more."""
         async with self._pool.acquire() as conn:
             await hub_store.delete_summary(conn, self._hub_process_id)
 
-    def is_better(self, shape: Shape, prefer: Preference, candidate: Candidate) -> bool:
+    def is_better(self, shape: Shape, prefer: Preference, candidate: Candidate, slice_: Hashable = None) -> bool:
+        """Whether another hub should have this slice. With `slice_`, no other is left to the same slot there."""
         if not self._others:
             return False
-        here = score(candidate, shape, self._weights, prefer)
-        return any(_offers_better(free, shape, prefer, here) for free in self._others.values())
+        here = score(candidate, shape, self._weights, prefer) + MARGIN
+        for told in self._list_fitting(shape):
+            if told.awaited_by is not None and told.awaited_by != slice_:
+                continue
+            if score(told.candidate, shape, self._weights, prefer) > here:
+                told.awaited_by = slice_
+                return True
+        return False
+
+    def _list_fitting(self, shape: Shape) -> Iterable[_Told]:
+        for slots in self._others.values():
+            for told in slots:
+                price = told.candidate.price_microcredits_per_hour
+                if find_refusal(shape, told.candidate.slot, price_microcredits_per_hour=price) is None:
+                    yield told
 
 
-def summarise(fleet: FleetIndex, weights: Weights) -> dict[str, Any]:
-    """By kind and tier: how many slots are free, the most VRAM among them, and the best score per preference."""
-    summary: dict[str, Any] = {}
-    for candidate in _sample(fleet):
-        slot = candidate.slot
-        bucket = summary.setdefault(f"{slot.kind.value}|{slot.tier}", {"free": 0, "vram": 0, "best": {}})
-        bucket["free"] += 1
-        bucket["vram"] = max(bucket["vram"], slot.vram_bytes)
+def list_best(fleet: FleetIndex) -> list[Candidate]:
+    """The best free slots of each kind and tier, by every preference."""
+    found: dict[tuple[NodeId, SlotName], Candidate] = {}
+    for gpu, tier in sorted(fleet.list_tiers())[:TIERS_MAX]:
+        shape = to_shape(Requirements(gpu=gpu, tiers=(tier,), cores=0, ram_bytes=0, disk_bytes=0))
         for prefer in Preference:
-            points = score(candidate, _GPU_WORK if slot.kind is SlotKind.GPU else _CPU_WORK, weights, prefer)
-            bucket["best"][prefer.value] = max(points, bucket["best"].get(prefer.value, points))
-    return summary
+            for candidate in fleet.ranked(shape, prefer, TOLD_PER_TIER, weights=fleet.first_weights):
+                found[candidate.slot.node_id, candidate.slot.name] = candidate
+    return list(found.values())
 
 
-def _sample(fleet: FleetIndex) -> Iterable[Candidate]:
-    for number, candidate in enumerate(fleet):
-        if number >= SAMPLE_MAX:
-            return
-        yield candidate
+def _to_row(candidate: Candidate) -> list[Any]:
+    slot = candidate.slot
+    return [
+        slot.kind.value,
+        slot.tier,
+        slot.vram_bytes,
+        slot.cores,
+        slot.ram_bytes,
+        slot.disk_bytes,
+        slot.region,
+        slot.isolation.value,
+        candidate.speed_tflops,
+        candidate.price_microcredits_per_hour,
+        candidate.reliability,
+    ]
 
 
-def _offers_better(free: Mapping[str, Any], shape: Shape, prefer: Preference, here: float) -> bool:
-    for name, bucket in free.items():
-        kind, _, tier = name.partition("|")
-        if shape.gpu and kind != SlotKind.GPU.value:
-            continue
-        if (shape.tiers and tier not in shape.tiers) or bucket["vram"] < shape.vram_bytes:
-            continue
-        # Work that needs no GPU is never better off on one.
-        if not shape.gpu and kind == SlotKind.GPU.value:
-            continue
-        if bucket["best"].get(prefer.value, here) > here + MARGIN:
-            return True
-    return False
+def _from_row(row: list[Any]) -> Candidate:
+    kind, tier, vram, cores, ram, disk, region, isolation, speed, price, reliability = row
+    # Whose it is does not matter to a score.
+    slot = Slot(
+        _NOBODY, SlotName(""), SlotKind(kind), tier, vram, cores, ram, disk, region, IsolationLevel(isolation)
+    )
+    return Candidate(slot, speed, price, reliability)
+
+
+_NOBODY = NodeId(UUID(int=0))

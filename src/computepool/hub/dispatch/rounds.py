@@ -9,6 +9,7 @@ round at all: its slice is born leased.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,20 +42,29 @@ from computepool.hub.store import shapes as shape_store
 from computepool.hub.store import slices as slice_store
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Connection, Pool
+from computepool.hub.store.hub import Change, ChangeKind
 from computepool.hub.store.jobs import Job
 from computepool.wire.attempts import CompleteOutcome, Controls
 
 log = logging.getLogger("computepool.dispatch")
 
+# Called with what has changed, at whichever hub; None: nobody knows what.
+OnChanges = Callable[[Sequence[Change] | None], None]
+
 TIMER_SECONDS = 1.0
 # A call that is still parked after this long is looked up in the record: is there something to deliver again, has
 # the node been paused, must it stop something? A node that gets work at once never costs that look.
 GREET_SECONDS = 0.1
-# Looking for runs of the queue takes at most this part of the time.
+# Looking for runs of the queue takes at most this part of the time, but is not put off for longer than this.
 LOOK_SHARE = 0.1
+LOOK_PAUSE_SECONDS_MAX = 0.5
 NODES_PER_LOOK = 5_000
-# Kinds of change that hubs hear of by NOTIFY and, if that was lost, by the timer.
-TOPICS_COUNT = 2
+# How often hubs tell each other what they have free.
+TOLD_SECONDS = 0.25
+# How far back changes are read each time, because they do not become visible in order.
+CHANGES_SECONDS = 10.0
+# A hub that is alone knows what was queued; it makes sure only now and then.
+LOOK_ALONE_SECONDS = 5.0
 SENT_REMEMBERED_SECONDS = 60.0
 
 
@@ -102,7 +112,10 @@ class Rounds:
         self._wake = asyncio.Event()
         self._stale = True
         self._looked_at, self._look_seconds = 0.0, 0.0
-        self._topics: dict[str, int] = {}
+        self._alarm = asyncio.Event()
+        self._changes_seen: set[int] = set()
+        self._heard_at = clock.seconds()
+        self._telling: asyncio.Task[None] | None = None
         self._newcomers: dict[NodeId, ParkedCall] = {}
         self._hurried: list[ParkedCall] = []
         # Calls that are held until leases for them are written, by the slot they are held for.
@@ -110,7 +123,6 @@ class Rounds:
         # When an attempt was sent to its node, as long as it may have to be sent again.
         self._sent_at: dict[AttemptId, float] = {}
         self._introductions: GroupCommit[NodeId, None] = GroupCommit(self._introduce, batch_max=1_000)
-        self._news_for_others = False
 
     # Nodes come and go
 
@@ -160,7 +172,12 @@ class Rounds:
             self._stale = True
             self.wake()
         else:
-            self._topics.pop(topic, None)
+            self._alarm.set()
+
+    def hear_of_queue(self) -> None:
+        """This hub has put something back into the queue."""
+        self.hear("queue")
+        self._tell_others()
 
     async def run(self) -> None:
         while True:
@@ -176,7 +193,7 @@ class Rounds:
     async def run_once(self) -> None:
         hurried, self._hurried = [call for call in self._hurried if call.open], []
         try:
-            if self._stale and clock.seconds() >= self._looked_at + self._look_seconds / LOOK_SHARE:
+            if self._stale:
                 await self._look_at_queue()
             polls = {call.node_id: call for call in hurried if not call.greeted}
             if polls:
@@ -188,6 +205,10 @@ class Rounds:
 
     async def _look_at_queue(self) -> None:
         started, as_of = clock.seconds(), self._backlog.moment
+        early = self._looked_at + min(self._look_seconds / LOOK_SHARE, LOOK_PAUSE_SECONDS_MAX) - started
+        if early > 0:
+            asyncio.get_running_loop().call_later(early, self.wake)
+            return
         self._stale = False
         async with self._pool.acquire() as conn:
             runs = await slice_store.list_runs(conn, limit=RUNS_MAX)
@@ -239,7 +260,8 @@ class Rounds:
             self._release_slot(pair.candidate.slot.node_id, pair.candidate.slot.name)
         if round_.postponed:
             asyncio.get_running_loop().call_later(ELSEWHERE_SECONDS, self.wake)
-        if granted.grants and round_.list_takes():
+        # A round that is full asks for nothing more, whatever is left.
+        if granted.grants and (len(round_.pairs) >= GRANTS_MAX or round_.list_takes()):
             self.wake()
 
     def _give_back(self, round_: Round) -> None:
@@ -326,7 +348,7 @@ class Rounds:
             self._backlog.shapes[run.shape_id] = shape
             self._backlog.note(run)
         if submitted.runs:
-            self._news_for_others = True
+            self._tell_others()
             self.wake()
         return submitted.answers
 
@@ -454,64 +476,88 @@ class Rounds:
         if stops or drain or pause:
             call.control(Controls(stop=dict(stops.items()), drain=drain, pause=pause))
 
-    async def look_around(self, *, states: bool) -> None:
-        """Something has changed for attempts that run or, with `states`, for nodes themselves."""
-        calls = [call for call in self._parked if states or call.running]
+    async def look_around(self, changes: Sequence[Change] | None) -> None:
+        """Something has changed for attempts that run or for nodes themselves; None: perhaps for all."""
+        nodes = {change.subject_id for change in changes or () if change.kind is ChangeKind.NODE}
+        stops = changes is None or any(change.kind is ChangeKind.CONTROLS for change in changes)
+        calls = [
+            call for call in self._parked if changes is None or call.node_id in nodes or (stops and call.running)
+        ]
         for start in range(0, len(calls), NODES_PER_LOOK):
-            await self._look_at({call.node_id: call for call in calls[start : start + NODES_PER_LOOK]}, states=states)
+            await self._look_at({call.node_id: call for call in calls[start : start + NODES_PER_LOOK]})
 
-    async def _look_at(self, calls: dict[NodeId, ParkedCall], *, states: bool) -> None:
-        found: dict[NodeId, NodeState] = {}
-        if states:
-            async with self._pool.acquire() as conn:
-                found = await node_store.list_states(conn, calls)
-                await self._registry.load(conn, [id for id in calls if id in self._registry])
+    async def _look_at(self, calls: dict[NodeId, ParkedCall]) -> None:
+        async with self._pool.acquire() as conn:
+            states = await node_store.list_states(conn, calls)
+            await self._registry.load(conn, [id for id in calls if id in self._registry])
         stops = await self._list_stops(calls.values())
         for node_id, call in calls.items():
-            if not call.open:
-                continue
-            if states:
-                self._set_state(call, found.get(node_id, NodeState.REMOVED))
-            self._tell(call, stops.get(node_id, {}))
+            if call.open:
+                self._set_state(call, states.get(node_id, NodeState.REMOVED))
+                self._tell(call, stops.get(node_id, {}))
 
     # The timer
 
-    async def run_timer(self, on_nodes_changed: Callable[[], None]) -> None:
+    async def run_timer(self, on_changes: OnChanges) -> None:
         """What was missed is found here within a second; what others should know is told."""
-        waited = 0.0
         while True:
-            await asyncio.sleep(GREET_SECONDS / 2)
-            waited += GREET_SECONDS / 2
+            await self._wait_for_tick()
             try:
-                if self._news_for_others and not self._elsewhere.alone:
-                    await self._notify_others()
-                if waited >= TIMER_SECONDS or len(self._topics) < TOPICS_COUNT:
-                    waited = 0.0
-                    await self._tick(on_nodes_changed)
+                await self._tick(on_changes)
             except Exception as error:
                 log.warning("timer_failed error=%r", error)
                 await asyncio.sleep(TIMER_SECONDS / 2)
 
-    async def _notify_others(self) -> None:
-        self._news_for_others = False
-        async with self._pool.acquire() as conn:
-            await hub_store.notify(conn, "queue")
+    async def _wait_for_tick(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TIMER_SECONDS if self._elsewhere.alone else TOLD_SECONDS):
+                await self._alarm.wait()
+        self._alarm.clear()
 
-    async def _tick(self, on_nodes_changed: Callable[[], None]) -> None:
-        async with self._pool.acquire() as conn:
-            topics = await hub_store.list_topics(conn)
-        changed = {topic for topic, version in topics.items() if self._topics.get(topic) != version}
-        if "nodes" in changed:
-            on_nodes_changed()
-        if changed:
-            await self.look_around(states="nodes" in changed)
-        self._topics = topics
+    async def _tick(self, on_changes: OnChanges) -> None:
+        await self._hear_changes(on_changes)
         await self._elsewhere.exchange()
         self._forget_sent()
-        self._stale = True
-        self.wake()
+        now = clock.seconds()
+        if now - self._looked_at > (LOOK_ALONE_SECONDS if self._elsewhere.alone else TIMER_SECONDS):
+            self._stale = True
+        if self._stale:
+            self.wake()
+
+    async def _hear_changes(self, on_changes: OnChanges) -> None:
+        started = clock.seconds()
+        async with self._pool.acquire() as conn:
+            changes = await hub_store.list_changes(conn, seconds=CHANGES_SECONDS)
+        fresh = [change for change in changes if change.id not in self._changes_seen]
+        if self._heard_at < started - CHANGES_SECONDS / 2:
+            # We were away for too long to have heard of everything.
+            on_changes(None)
+            await self.look_around(None)
+        elif fresh:
+            on_changes(fresh)
+            await self.look_around(fresh)
+        else:
+            on_changes(())
+        self._heard_at = started
+        self._changes_seen = {change.id for change in changes}
+
+    def _tell_others(self) -> None:
+        """Slices are queued that another hub may have slots for. What is lost on its way, their timers find."""
+        if self._elsewhere.alone or self._telling is not None:
+            return
+        self._telling = asyncio.create_task(self._notify_others())
+
+    async def _notify_others(self) -> None:
+        try:
+            async with self._pool.acquire() as conn:
+                await hub_store.notify(conn, "queue")
+        except Exception as error:
+            log.info("others_not_told error=%r", error)
+        finally:
+            self._telling = None
 
     def _forget_sent(self) -> None:
         """Whatever was lost on its way is sent again with the node's next call, at most a beat or two from now."""
         oldest = clock.seconds() - SENT_REMEMBERED_SECONDS
-        self._sent_at = {id: at for id, at in self._sent_at.items() if at > oldest}
+        if self._sent_at:
+            self._sent_at = {id: at for id, at in self._sent_at.items() if at > oldest}

@@ -97,13 +97,13 @@ async def set_floor(call: Call) -> wire.Node:
     hub, node_id = call.hub, call.path["node_id"]
     changed = await service.set_floor(hub.pool, call.account, node_id, call.body.floor_microcredits_per_hour)
     hub.registry.forget(node_id)
-    hub.rounds.hear("nodes")
+    hub.rounds.hear("node")
     return _to_node(call, changed)
 
 
 async def _change(call: Call, change: wire.NodeChange) -> wire.Node:
     changed = await service.change_node_state(call.hub.pool, call.account, call.path["node_id"], change.value)
-    call.hub.rounds.hear("nodes")
+    call.hub.rounds.hear("node")
     return _to_node(call, changed)
 
 

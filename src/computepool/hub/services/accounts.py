@@ -25,6 +25,7 @@ from computepool.hub.store import keys as key_store
 from computepool.hub.store.accounts import Account
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.events import NewEvent
+from computepool.hub.store.hub import ChangeKind
 from computepool.hub.store.keys import Key
 
 LINK_SECONDS = 24 * 3_600
@@ -151,6 +152,7 @@ async def set_suspended(pool: Pool, caller: AccountCaller, account_id: AccountId
         if account is None:
             raise NotFound("There is no such account.")
         await event_store.record_events(conn, [NewEvent(kind=kind, account_id=account_id)])
+        await hub_store.record_change(conn, ChangeKind.ACCOUNT, account_id)
     return account
 
 
@@ -190,9 +192,7 @@ async def change_account(
         if account is None:
             raise NotFound("There is no such account.")
         await event_store.record_events(conn, [NewEvent(kind="account_changed", account_id=account_id)])
-        if fair_weight is not None:
-            # Hubs remember what part of the fleet an account has; this makes them read it again.
-            await hub_store.record_topic(conn, "nodes")
+        await hub_store.record_change(conn, ChangeKind.ACCOUNT, account_id)
     return account
 
 
@@ -225,6 +225,7 @@ async def revoke_key(pool: Pool, caller: AccountCaller, key_id: KeyId) -> None:
         await event_store.record_events(
             conn, [NewEvent(kind="key_revoked", account_id=caller.account_id, body={"key_id": str(key_id)})]
         )
+        await hub_store.record_change(conn, ChangeKind.ACCOUNT, caller.account_id)
 
 
 async def _use_invite(conn: Connection, invite: str, account_id: AccountId) -> frozenset[Role]:

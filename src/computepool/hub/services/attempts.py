@@ -31,6 +31,7 @@ from computepool.hub.store import logs as log_store
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store.attempts import HeldAttempt, ReceiptRow, ReportRow
 from computepool.hub.store.connect import Connection, Pool
+from computepool.hub.store.hub import ChangeKind
 from computepool.wire.attempts import CompleteOutcome, Completion
 from computepool.wire.jobs import OutputFile
 
@@ -119,7 +120,7 @@ async def finish_attempts(
         if then is not None:
             await then(conn)
         if snapshot.has_stopped:
-            await hub_store.record_topic(conn, "controls")
+            await hub_store.record_change(conn, ChangeKind.CONTROLS)
     on_end(snapshot.list_ended())
     await stop_poisonous(pool, snapshot.list_poisonous_jobs(), on_end=on_end)
     return answers

@@ -1,14 +1,14 @@
 """Names the caller of a request: an account by its API key, or a node by its token.
 
-Answers are remembered for a few seconds, so a revoked key or a removed node is refused by every hub within
-`MEMORY_SECONDS`, without a database round trip per call.
+Answers are remembered, without a database round trip per call. A key is good for a few seconds; a node for as long
+as this hub hears of all changes, and no longer than a key when it does not. So a revoked key or a removed node is refused
+by every hub within `MEMORY_SECONDS`.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 from computepool import clock
@@ -18,13 +18,13 @@ from computepool.core.ids import AccountId, KeyId, NodeId
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.nodes.state import NodeState
 from computepool.hub.services.keyring import NODE_TOKEN_TYPE, Keyring
-from computepool.hub.store import accounts as account_store
 from computepool.hub.store import keys as key_store
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store.connect import Pool
 
 MEMORY_SECONDS = 4.0
 REMEMBERED_MAX = 100_000
+NODES_REMEMBERED_MAX = 400_000
 KEY_PREFIX = "cpk_"
 
 
@@ -54,13 +54,18 @@ class Callers:
     def __init__(self, pool: Pool, keyring: Keyring) -> None:
         self._pool = pool
         self._keyring = keyring
-        self._remembered: dict[bytes, tuple[float, Any]] = {}
+        self._remembered: dict[bytes, tuple[float, AccountCaller]] = {}
+        # Until when it is good without having heard of changes, and the node.
+        self._nodes: dict[NodeId, tuple[float, NodeCaller]] = {}
+        # Until when it is good, and whose it is.
+        self._tokens: dict[bytes, tuple[float, NodeId]] = {}
+        self._heard_at = float("-inf")
         self._used_keys: set[UUID] = set()
 
     async def get_account(self, secret: str) -> AccountCaller:
         digest = hash_secret(secret)
         known = self._recall(digest)
-        if isinstance(known, AccountCaller):
+        if known is not None:
             return known
         if not secret.startswith(KEY_PREFIX):
             raise Unauthenticated("Give an API key (Authorization: Bearer cpk_...). `computepool login` stores one.")
@@ -82,32 +87,56 @@ class Callers:
         return caller
 
     async def get_node(self, token: str) -> NodeCaller:
-        digest = hash_secret(token)
-        known = self._recall(digest)
-        if isinstance(known, NodeCaller):
-            return known
-        hub_id = str(self._keyring.hub_id)
-        claims = self._keyring.verify(token, typ=NODE_TOKEN_TYPE, audience=hub_id)
-        node_id = NodeId(UUID(claims["sub"]))
+        node_id = self._read_token(token)
+        now = clock.seconds()
+        known = self._nodes.get(node_id)
+        # Remembered for longer than a key: a node calls every half minute, and every hub hears of what becomes of it.
+        # While nothing could be heard, what is remembered counts no longer than a key does.
+        if known is not None and (known[0] > now or self._heard_at > now - MEMORY_SECONDS):
+            return known[1]
         async with self._pool.acquire() as conn:
-            node = await node_store.find_node(conn, node_id)
-            owner = await account_store.find_account(conn, node.account_id) if node else None
-        if node is None or owner is None:
+            standing = await node_store.find_standing(conn, node_id)
+        if standing is None:
             raise Unauthenticated("This node is unknown here. Enrol it again.")
-        if node.state is NodeState.REMOVED:
+        if standing.state is NodeState.REMOVED:
             raise NodeRemoved("The owner has removed this node. Enrol it again with a new key pair.")
-        if owner.suspended_at is not None:
+        if standing.suspended_at is not None:
             raise AccountSuspended("The account of this node's owner is suspended. Ask the hub's operator.")
-        caller = NodeCaller(node_id, node.account_id, node.state)
-        self._remember(digest, caller)
+        caller = NodeCaller(node_id, standing.account_id, standing.state)
+        if len(self._nodes) >= NODES_REMEMBERED_MAX:
+            self._nodes.clear()
+        self._nodes[node_id] = (now + MEMORY_SECONDS, caller)
         return caller
+
+    def _read_token(self, token: str) -> NodeId:
+        """A signature is checked once; it does not change."""
+        digest = hash_secret(token)
+        known = self._tokens.get(digest)
+        if known is not None and known[0] > clock.unix_seconds():
+            return known[1]
+        claims = self._keyring.verify(token, typ=NODE_TOKEN_TYPE, audience=str(self._keyring.hub_id))
+        node_id = NodeId(UUID(claims["sub"]))
+        if len(self._tokens) >= NODES_REMEMBERED_MAX:
+            self._tokens.clear()
+        self._tokens[digest] = (claims["exp"], node_id)
+        return node_id
 
     def forget_all(self) -> None:
         """After a revocation on this hub there is no reason to wait."""
         self._remembered.clear()
+        self._nodes.clear()
 
-    def forget_nodes(self) -> None:
-        self._remembered = {k: v for k, v in self._remembered.items() if not isinstance(v[1], NodeCaller)}
+    def forget_node(self, node_id: UUID) -> None:
+        self._nodes.pop(NodeId(node_id), None)
+
+    def forget_account(self, account_id: UUID) -> None:
+        """Its keys and its nodes."""
+        self._remembered = {k: v for k, v in self._remembered.items() if v[1].account_id != account_id}
+        self._nodes = {k: v for k, v in self._nodes.items() if v[1].account_id != account_id}
+
+    def note_heard(self) -> None:
+        """All changes up to this moment have been heard of."""
+        self._heard_at = clock.seconds()
 
     async def flush_used_keys(self) -> None:
         used, self._used_keys = self._used_keys, set()
@@ -115,11 +144,11 @@ class Callers:
             async with self._pool.acquire() as conn:
                 await key_store.touch_keys(conn, used)
 
-    def _recall(self, digest: bytes) -> Any:
+    def _recall(self, digest: bytes) -> AccountCaller | None:
         entry = self._remembered.get(digest)
         return entry[1] if entry and entry[0] > clock.seconds() else None
 
-    def _remember(self, digest: bytes, caller: Any) -> None:
+    def _remember(self, digest: bytes, caller: AccountCaller) -> None:
         if len(self._remembered) >= REMEMBERED_MAX:
             self._remembered.clear()
         self._remembered[digest] = (clock.seconds() + MEMORY_SECONDS, caller)

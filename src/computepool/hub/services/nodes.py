@@ -45,6 +45,7 @@ from computepool.hub.store import hub as hub_store
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.events import NewEvent
+from computepool.hub.store.hub import ChangeKind
 from computepool.hub.store.nodes import Node, StoredSlot
 from computepool.wire.nodes import EnrolNode
 
@@ -186,7 +187,7 @@ async def change_node_state(pool: Pool, caller: AccountCaller, node_id: NodeId, 
             await event_store.record_events(
                 conn, [NewEvent(kind=f"node_{state.value}", account_id=node.account_id, node_id=node_id)]
             )
-            await hub_store.record_topic(conn, "nodes")
+            await hub_store.record_change(conn, ChangeKind.NODE, node_id)
     return await get_node(pool, caller, node_id)
 
 
@@ -213,7 +214,7 @@ async def set_floor(
                 conn, [NewEvent(kind="node_floor_set", account_id=node.account_id, node_id=node_id, body=body)]
             )
             # Hubs remember what a slot asks for; this makes them read it again.
-            await hub_store.record_topic(conn, "nodes")
+            await hub_store.record_change(conn, ChangeKind.NODE, node_id)
     return await get_node(pool, caller, node_id)
 
 

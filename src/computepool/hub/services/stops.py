@@ -11,6 +11,7 @@ from computepool.core.jobs.state import SliceEvent
 from computepool.hub.services.transitions import OnEnd, lock_open_snapshot
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store.connect import Pool
+from computepool.hub.store.hub import ChangeKind
 
 # A job is stopped in steps of this many slices, so that no transaction grows with the job.
 STOP_BATCH = 2_000
@@ -25,7 +26,7 @@ async def stop_job(pool: Pool, job_id: JobId, event: SliceEvent, cause: Cause, *
                 if isinstance(decision, Decision):
                     snapshot.take(decision)
             await snapshot.write(conn)
-            await hub_store.record_topic(conn, "controls")
+            await hub_store.record_change(conn, ChangeKind.CONTROLS)
         on_end(snapshot.list_ended())
         if len(snapshot.slices) < STOP_BATCH:
             return

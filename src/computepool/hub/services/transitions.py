@@ -31,11 +31,7 @@ from computepool.hub.store.connect import Connection
 from computepool.hub.store.events import NewEvent
 from computepool.hub.store.slices import SliceKey
 
-_COUNTER = {
-    SliceState.SUCCEEDED: "succeeded_count",
-    SliceState.FAILED: "failed_count",
-    SliceState.CANCELLED: "cancelled_count",
-}
+_ENDS = (SliceState.SUCCEEDED, SliceState.FAILED, SliceState.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,14 +177,16 @@ class Snapshot:
         return updated, events
 
     def _count_job(self, job: JobCounts, by_state: dict[SliceState, list[Slice]]) -> JobCounts:
-        counts = {
-            counter: getattr(job, counter) + len(by_state[state])
-            for state, counter in _COUNTER.items()
-            if state in by_state
-        }
-        if not counts:
+        succeeded, failed, cancelled = (len(by_state.get(state, ())) for state in _ENDS)
+        if not succeeded + failed + cancelled:
             return job
-        counted = replace(job, **counts, run_seconds_sum=job.run_seconds_sum + self._sum_run_seconds(by_state))
+        counted = replace(
+            job,
+            succeeded_count=job.succeeded_count + succeeded,
+            failed_count=job.failed_count + failed,
+            cancelled_count=job.cancelled_count + cancelled,
+            run_seconds_sum=job.run_seconds_sum + self._sum_run_seconds(by_state),
+        )
         return replace(counted, state=_derive_state(counted))
 
     def _sum_run_seconds(self, by_state: dict[SliceState, list[Slice]]) -> float:

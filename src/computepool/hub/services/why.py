@@ -32,7 +32,7 @@ from computepool.core.placement.scorers import make_candidate
 from computepool.core.placement.shape import Shape, to_shape
 from computepool.core.placement.turn import Counted, Turn, Use, count_less
 from computepool.core.placement.weights import Preference, WeightBook
-from computepool.core.trust.reputation import reliability_bound
+from computepool.core.trust.reputation import reliability_bound, to_job_class
 from computepool.hub.config import HubSettings
 from computepool.hub.services import jobs as job_service
 from computepool.hub.services import nodes as node_service
@@ -280,7 +280,7 @@ async def _explain_choice(
         conn,
         shape,
         weights.under(job.prefer),
-        job_class=job_class_of(shape),
+        job_class=to_job_class(gpu=shape.gpu),
         chosen=(attempt.node_id, attempt.slot_name),
         viewer_id=viewer_id,
         silence_seconds=settings.lease_seconds,
@@ -313,11 +313,6 @@ async def _explain_choice(
         words=say_choice(ranked, scored_count=len(fitting.slots), fit_count=fitting.fit_count, is_cut=fitting.is_cut),
         reckoned_at=now,
     )
-
-
-def job_class_of(shape: Shape) -> str:
-    """Whose evidence counts: a node that is steady with CPU work may lose its GPU."""
-    return f"script-{'gpu' if shape.gpu else 'cpu'}"
 
 
 def _list_names(fitting: Fitting) -> dict[tuple[NodeId, str], str]:

@@ -16,7 +16,7 @@ _encode = msgspec.json.Encoder(uuid_format="hex").encode
 
 
 def to_array(values: list[Any]) -> str:
-    """Of numbers, ids, enums, times and None: nothing that holds a quote, a backslash, a bracket or a control sign."""
+    """Of numbers, ids, enums, times and None: nothing that holds a quote, a backslash, a bracket or a control."""
     return _encode(values).decode().translate(_BRACKETS)
 
 

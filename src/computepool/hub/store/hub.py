@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from typing import Any
 from uuid import UUID
 
@@ -65,15 +66,37 @@ async def notify(conn: Connection, topic: str) -> None:
     await _q.notify(conn, topic=topic)
 
 
-async def record_topic(conn: Connection, topic: str) -> None:
-    """Last in its transaction: the row is everybody's."""
-    await _q.record_topic(conn, topic=topic)
-    await _q.notify(conn, topic=topic)
+class ChangeKind(str, Enum):
+    """What every hub process must hear of."""
+
+    # Some attempt is to be stopped.
+    CONTROLS = "controls"
+    # A node's state, slots or floor.
+    NODE = "node"
+    # An account's standing, roles or limits, or one of its keys.
+    ACCOUNT = "account"
 
 
-async def list_topics(conn: Connection) -> dict[str, int]:
-    """How often each kind of change has happened."""
-    return {row["topic"]: row["version"] async for row in _q.list_topics(conn)}
+@dataclass(frozen=True, slots=True)
+class Change:
+    id: int
+    kind: ChangeKind
+    subject_id: UUID | None
+
+
+async def record_change(conn: Connection, kind: ChangeKind, subject_id: UUID | None = None) -> None:
+    await _q.insert_change(conn, kind=kind, subject_id=subject_id)
+    await _q.notify(conn, topic=kind.value)
+
+
+async def list_changes(conn: Connection, *, seconds: float) -> list[Change]:
+    """Of the last seconds, in no order."""
+    rows = _q.list_changes(conn, seconds=seconds)
+    return [Change(row["id"], ChangeKind(row["kind"]), row["subject_id"]) async for row in rows]
+
+
+async def delete_changes(conn: Connection) -> None:
+    await _q.delete_changes(conn)
 
 
 async def exchange_summaries(

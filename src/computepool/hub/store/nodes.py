@@ -39,6 +39,16 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """What a node's call is judged by."""
+
+    account_id: AccountId
+    state: NodeState
+    # Its owner's account.
+    suspended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class StoredSlot:
     slot: Slot
     busy: bool
@@ -107,6 +117,11 @@ async def replace_slots(
 
 async def find_node(conn: Connection, id: NodeId) -> Node | None:
     return _to_node(await _q.get_node(conn, id=id))
+
+
+async def find_standing(conn: Connection, id: NodeId) -> Standing | None:
+    row = await _q.find_standing(conn, id=id)
+    return Standing(row["account_id"], NodeState(row["state"]), row["suspended_at"]) if row else None
 
 
 async def lock_node(conn: Connection, id: NodeId) -> Node | None:

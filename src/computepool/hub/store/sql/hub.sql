@@ -29,12 +29,16 @@ SELECT clock_timestamp();
 -- An accelerator only: every listener also looks by itself once a second.
 SELECT pg_notify('computepool', :topic);
 
--- name: record_topic!
--- One row for all: whoever writes it commits next, so nobody waits long for it.
-UPDATE hub_topics SET version = version + 1 WHERE topic = :topic;
+-- name: insert_change!
+INSERT INTO hub_changes (kind, subject_id) VALUES (:kind, :subject_id);
 
--- name: list_topics
-SELECT topic, version FROM hub_topics;
+-- name: list_changes
+-- By time and not by id: ids become visible out of order.
+SELECT id, kind, subject_id FROM hub_changes
+ WHERE at > clock_timestamp() - :seconds::double precision * interval '1 second';
+
+-- name: delete_changes!
+DELETE FROM hub_changes WHERE at < clock_timestamp() - interval '1 hour';
 
 -- name: exchange_summaries
 -- Tells what this hub process has free, and hears it from the others that are alive; those long silent are dropped.

@@ -108,13 +108,17 @@ CREATE TABLE hub_summaries (
     told_at timestamptz NOT NULL
 );
 
--- What kinds of change there are that nodes must be told of, and how often each happened. NOTIFY tells at once and
--- may be lost; this is asked once a second and cannot be.
-CREATE TABLE hub_topics (
-    topic text PRIMARY KEY,
-    version bigint NOT NULL
+-- Changes that every hub process must hear of: attempts to stop, nodes and accounts that are not what they were.
+-- NOTIFY tells at once and may be lost; this is read once a second and cannot be. Rows older than an hour are dropped.
+CREATE TABLE hub_changes (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    -- controls, node or account.
+    kind text NOT NULL,
+    -- The node or the account.
+    subject_id uuid,
+    at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
-INSERT INTO hub_topics (topic, version) VALUES ('controls', 0), ('nodes', 0);
+CREATE INDEX hub_changes_at_idx ON hub_changes (at);
 
 -- These rows are written a few times within seconds and then rest: room on the page for the next version, and
 -- vacuum by the thousand rather than by the fifth part of a table of millions.
