@@ -16,6 +16,11 @@ def seconds() -> float:
     return time.monotonic()
 
 
+def cpu_seconds() -> float:
+    """What this process has used of a processor."""
+    return time.process_time()
+
+
 def unix_seconds() -> float:
     """Wall time as a number, for tokens and file ages."""
     return time.time()

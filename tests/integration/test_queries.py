@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def test_every_file_of_queries_has_its_room_in_the_store():
 
 def list_used_names(noun: str) -> set[str]:
     text = (SQL_DIR.parent / f"{noun}.py").read_text()
-    return {name for name in load_queries(noun).available_queries if f"_q.{name}(" in text}
+    return {name for name in load_queries(noun).available_queries if re.search(rf"_q\.{name}\b", text)}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -190,7 +191,11 @@ async def test_whoever_does_not_hold_the_lease_is_told_nothing_more(spine):
         ({"cause": Cause.NODE_VANISHED}, "cannot report the cause node_vanished"),
         ({"cause": Cause.EXPIRED}, "cannot report the cause expired"),
         ({"usage": Usage(run_seconds=-1)}, "cannot be negative"),
+        ({"usage": Usage(cpu_seconds=-1)}, "cannot be negative"),
         ({"usage": Usage(memory_bytes_peak=-1)}, "cannot be negative"),
+        ({"usage": Usage(run_seconds=float("inf"))}, "more than any machine can have had"),
+        ({"usage": Usage(run_seconds=1e308)}, "more than any machine can have had"),
+        ({"usage": Usage(cpu_seconds=1e308)}, "more than any machine can have had"),
         ({"outputs": (OUTPUT,)}, "not uploaded"),
         ({"outputs": (OutputFile(path="../x", sha256=SHA256, size_bytes=3),)}, "must be relative"),
         ({"outputs": (OutputFile(path="a\nb", sha256=SHA256, size_bytes=3),)}, "must be relative"),
@@ -277,6 +282,50 @@ async def test_an_empty_call_is_answered_with_nothing(spine):
     assert await spine.finish() == []
 
 
+# A completion that carries the next claim
+
+
+async def test_the_slot_of_an_attempt_that_ends_is_filled_anew_in_the_same_transaction(spine):
+    caller = await spine.sign_up()
+    await spine.submit(by=caller, slice_count=2)
+    node = await spine.enrol()
+    first = await spine.grant_one(node)
+    [report] = attempt_service.check_completions(
+        spine.keyring, node.caller, [done := spine.completion(node, first)], done.receipt
+    )
+    granted: list[Grant] = []
+
+    async def claim(conn: Any) -> None:
+        round_ = await spine.open_round(await spine.list_candidates(node, busy=True))
+        answer = await spine.leases.grant_on(conn, round_, expected_seconds=lambda _: 30.0, lock=True)
+        granted.extend(answer.grants)
+
+    [outcome] = await attempt_service.finish_attempts(spine.pool, [report], then=claim)
+    assert outcome.accepted
+    [second] = granted
+    assert (second.node_id, second.slot, second.slice_index) == (node.id, first.slot, 1)
+    rows = await spine.fetch("SELECT xmin::text FROM attempts")
+    assert len({row["xmin"] for row in rows}) == 1, "one transaction wrote both"
+
+
+async def test_a_claim_that_fails_takes_the_completion_with_it_and_both_can_be_repeated(spine):
+    await spine.submit(slice_count=2)
+    node = await spine.enrol()
+    grant = await spine.grant_one(node)
+    [report] = attempt_service.check_completions(
+        spine.keyring, node.caller, [done := spine.completion(node, grant)], done.receipt
+    )
+
+    async def fail(_: object) -> None:
+        raise OSError("connection lost")
+
+    with pytest.raises(OSError, match="connection lost"):
+        await attempt_service.finish_attempts(spine.pool, [report], then=fail, on_end=spine.ended.extend)
+    assert (await spine.attempt(grant))["state"] == "leased"
+    assert spine.ended == []
+    assert await spine.succeed(node, grant) == ACCEPTED
+
+
 # What is told of the ends
 
 
@@ -315,33 +364,37 @@ async def test_a_late_result_frees_no_slot_but_that_of_whoever_took_over(spine):
     assert [(ended.attempt_id, ended.cause) for ended in spine.ended] == [(second.id, Cause.SUPERSEDED)]
 
 
-async def test_what_succeeded_slices_took_is_added_up_for_their_job(spine):
-    job = await spine.submit(slice_count=3, retries=0)
-    node = await spine.enrol(cpu_slots=3)
+async def test_what_succeeded_slices_took_is_added_up_for_their_job_but_never_more_than_they_held_the_slot(spine):
+    job = await spine.submit(slice_count=4, retries=0)
+    node = await spine.enrol(cpu_slots=4)
     grants = await spine.grant(node)
+    await spine.fetch("UPDATE attempts SET leased_at = leased_at - interval '100 seconds'")
     await spine.finish(
         (node, spine.completion(node, grants[0], usage=Usage(run_seconds=1.5))),
         (node, spine.completion(node, grants[1], usage=Usage(run_seconds=2.0))),
         (node, spine.completion(node, grants[2], usage=Usage(run_seconds=9.0), **FAILED)),
     )
-    assert await spine.fetch_value("SELECT run_seconds_sum FROM jobs WHERE id = $1", job.id) == 3.5
+    read = "SELECT run_seconds_sum FROM jobs WHERE id = $1"
+    assert await spine.fetch_value(read, job.id) == 3.5
+    await spine.succeed(node, grants[3], usage=Usage(run_seconds=5_000))
+    assert 103.5 <= await spine.fetch_value(read, job.id) < 1_000
 
 
 async def test_hubs_are_told_to_look_round_exactly_when_somebody_may_have_to_stop(spine):
-    async def version() -> int:
-        return await spine.fetch_value("SELECT version FROM hub_topics WHERE topic = 'controls'")
+    async def count() -> int:
+        return await spine.fetch_value("SELECT count(*) FROM hub_changes WHERE kind = 'controls'")
 
     await spine.submit(slice_count=2)
     slow, quick = await spine.enrol(), await spine.enrol()
     first = await spine.grant_one(slow)
     ordinary = await spine.grant_one(quick)
-    before = await version()
+    before = await count()
     await spine.succeed(quick, ordinary)
-    assert await version() == before
+    assert await count() == before
     await lose(spine, first)
     second = await spine.grant_one(quick)
     await spine.succeed(quick, second)
-    assert await version() == before + 1
+    assert await count() == before + 1
 
 
 # Late results

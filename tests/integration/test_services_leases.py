@@ -138,6 +138,52 @@ async def test_hubs_that_grant_at_once_never_give_a_slice_or_a_slot_twice(spine)
     assert await spine.fetch_value("SELECT count(*) FROM attempts") == 12
 
 
+async def test_a_hub_that_believes_itself_alone_and_is_not_gives_nothing_twice_either(spine):
+    """It locks nothing while it pairs: what it writes is guarded."""
+    await spine.submit(slice_count=12)
+    nodes = [await spine.enrol(cpu_slots=4) for _ in range(4)]
+    hubs = [spine.open_second_hub() for _ in range(4)]
+
+    async def grant_alone(hub: Spine) -> list[Grant]:
+        round_ = await hub.open_round(await hub.list_candidates(*nodes))
+        return (await hub.grant_round(round_, alone=True)).grants
+
+    granted: list[Grant] = []
+    while len(granted) < 12:
+        fresh = [grant for grants in await asyncio.gather(*map(grant_alone, hubs)) for grant in grants]
+        assert fresh
+        granted += fresh
+    assert len({(grant.job_id, grant.slice_index) for grant in granted}) == len(granted) == 12
+    assert len({(grant.node_id, grant.slot) for grant in granted}) == 12
+    assert await spine.fetch_value("SELECT count(*) FROM attempts") == 12
+
+
+@pytest.mark.parametrize("alone", [False, True])
+async def test_a_slice_that_was_cancelled_after_it_was_paired_is_not_leased(spine, monkeypatch, alone):
+    caller = await spine.sign_up()
+    job = await spine.submit(by=caller)
+    node = await spine.enrol()
+    round_ = await spine.open_round(await spine.list_candidates(node))
+    really = lease_module.attempt_store.insert_leases
+
+    async def cancel_first(conn: object, *args: object, **options: object) -> object:
+        if alone:
+            await job_service.cancel_job(spine.pool, caller, job.id)
+        else:
+            # Where the heads are locked, the cancelling has to wait, and finds the lease.
+            cancelling.append(asyncio.create_task(job_service.cancel_job(spine.pool, caller, job.id)))
+            await asyncio.sleep(0.2)
+        return await really(conn, *args, **options)
+
+    cancelling: list[asyncio.Task] = []
+    monkeypatch.setattr(lease_module.attempt_store, "insert_leases", cancel_first)
+    granted = await spine.grant_round(round_, alone=alone)
+    await asyncio.gather(*cancelling)
+    assert (len(granted.grants), len(granted.refused)) == ((0, 1) if alone else (1, 0))
+    assert await spine.slice_state(job) == "cancelled"
+    assert await spine.fetch_value("SELECT count(*) FROM attempts WHERE state IN ('leased', 'running')") == 0
+
+
 async def test_attempt_numbers_grow_with_every_lease_of_a_slice(spine):
     job = await spine.submit(retries=5)
     node, other = await spine.enrol(), await spine.enrol()

@@ -199,8 +199,8 @@ class Spine:
             shapes = await shape_store.list_shapes(conn, {run.shape_id for run in found})
         return Round(fleet, shapes, group_runs(found), EvenShare(), grants_max=grants_max)
 
-    async def grant_round(self, round_: Round) -> Granted:
-        return await self.leases.grant(round_, expected_seconds=expect_the_usual)
+    async def grant_round(self, round_: Round, *, alone: bool = False) -> Granted:
+        return await self.leases.grant(round_, expected_seconds=expect_the_usual, alone=alone)
 
     async def grant(self, *nodes: EnrolledNode, grants_max: int = GRANTS_MAX) -> list[Grant]:
         """Leases for every free slot of these nodes, as far as the queue reaches."""
@@ -316,7 +316,7 @@ def group_runs(found: Iterable[Run]) -> dict[ShapeId, dict[PriorityClass, set[Ac
 
 
 def _compose(pool: Pool, settings: HubSettings, keyring: Keyring, book: WeightBook) -> Spine:
-    leases = Leases(pool, keyring, settings, weight_sets=set(book.split.names_in_use))
+    leases = Leases(pool, keyring, settings, weight_sets=book.split.names_in_use)
     submissions = Submissions(pool, leases, book.split, lease_seconds=settings.lease_seconds)
     return Spine(pool, settings, keyring, book, leases, submissions, Bench(book))
 

@@ -67,6 +67,7 @@ class Hub:
 
     def on_end(self, ended: Sequence[EndedAttempt]) -> None:
         """Attempts have left their slots: their accounts are charged what it took, their nodes get the credit."""
+        self.rounds.forget_sent(attempt.attempt_id for attempt in ended)
         self.share.note_ended(ended)
         self.evidence.note_ended(ended)
         if any(attempt.cause is not None for attempt in ended):

@@ -172,8 +172,9 @@ async def open_hub(config: HubSettings, dsn: str) -> AsyncIterator[Hub]:
                 chore.cancel()
             await asyncio.gather(*chores, return_exceptions=True)
             # What was heard must not be forgotten because we end.
-            with contextlib.suppress(Exception):
-                await hub.beats.flush()
+            for flush in (hub.beats.flush, hub.share.sync, hub.evidence.flush):
+                with contextlib.suppress(Exception):
+                    await flush()
     finally:
         await _close_pool(pool)
 

@@ -66,19 +66,23 @@ class Door:
         """To be handed in together with a completion, or by `claim` alone."""
         await self._rounds.introduce(node.node_id)
         found: asyncio.Future[NextAnswer | None] = asyncio.get_running_loop().create_future()
-
-        async def reply(answer: NextAnswer | None) -> None:
-            if not found.done():
-                found.set_result(answer)
-
-        call = self.open(node, free_slots, running, reply, hurried=True)
-        # A claim asks for work alone; what else there is to say, the node's parked call hears.
-        call.claim = call.greeted = True
-        call.timer = asyncio.get_running_loop().call_later(CLAIM_SECONDS, call.dismiss)
+        call = ParkedCall(
+            node_id=node.node_id,
+            free_slots=frozenset(free_slots),
+            running=running,
+            answer=lambda tidings: self._answer_claim(call, tidings, found),
+            parked_at=clock.seconds(),
+            state=node.state,
+            hurried=True,
+            claim=True,
+            # A claim asks for work alone; what else there is to say, the node's parked call hears.
+            greeted=True,
+        )
         return Claim(call, found)
 
     async def claim(self, claim: Claim) -> NextAnswer | None:
         """What these slots can have at once."""
+        claim.call.timer = asyncio.get_running_loop().call_later(CLAIM_SECONDS, claim.call.dismiss)
         await self._rounds.park(claim.call)
         return await self.hear(claim)
 
@@ -88,6 +92,22 @@ class Door:
             return await claim.found
         finally:
             self._rounds.leave(claim.call)
+
+    def _answer_claim(self, call: ParkedCall, tidings: Tidings, found: asyncio.Future[NextAnswer | None]) -> None:
+        """At once where that is possible, nearly always: a task of its own would cost more than the words."""
+        if tidings and not (tidings.controls is None and self._leases.can_word(tidings.leased)):
+
+            async def reply(answer: NextAnswer | None) -> None:
+                _settle(found, answer)
+
+            self._speak(call, tidings, reply)
+            return
+        self._rounds.leave(call)
+        if not tidings:
+            _settle(found, None)
+            return
+        self._rounds.note_sent(lease.id for lease in tidings.leased)
+        _settle(found, self._leases.word(tidings.leased))
 
     def _speak(self, call: ParkedCall, tidings: Tidings, reply: Reply) -> None:
         self._rounds.leave(call)
@@ -110,3 +130,8 @@ class Door:
             await reply(answer)
         except Exception as error:
             log.info("reply_failed error=%r", error)
+
+
+def _settle(found: asyncio.Future[NextAnswer | None], answer: NextAnswer | None) -> None:
+    if not found.done():
+        found.set_result(answer)

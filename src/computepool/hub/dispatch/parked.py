@@ -114,9 +114,17 @@ class ParkedCalls:
         """The slots that nobody offers any more."""
         if self._calls.get(call.node_id) is call:
             del self._calls[call.node_id]
-        gone = [name for name in call.free_slots if self._offers.get((call.node_id, name)) is call]
-        for name in gone:
-            del self._offers[call.node_id, name]
+        parked = self.find(call.node_id)
+        gone = []
+        for name in call.free_slots:
+            if self._offers.get((call.node_id, name)) is not call:
+                continue
+            if parked is not None and parked is not call and name in parked.free_slots:
+                # A claim came beside the parked call, which goes on offering it.
+                self._offers[call.node_id, name] = parked
+            else:
+                del self._offers[call.node_id, name]
+                gone.append(name)
         return gone
 
     def __len__(self) -> int:

@@ -286,6 +286,10 @@ class Rounds:
         for attempt_id in attempt_ids:
             self._sent_at[attempt_id] = now
 
+    def forget_sent(self, attempt_ids: Iterable[AttemptId]) -> None:
+        for attempt_id in attempt_ids:
+            self._sent_at.pop(attempt_id, None)
+
     def _look_up_soon(self, node_id: NodeId) -> None:
         call = self._parked.find(node_id)
         if call is not None and not call.hurried:
@@ -517,7 +521,7 @@ class Rounds:
     async def _tick(self, on_changes: OnChanges) -> None:
         await self._hear_changes(on_changes)
         await self._elsewhere.exchange()
-        self._forget_sent()
+        self._forget_long_sent()
         now = clock.seconds()
         if now - self._looked_at > (LOOK_ALONE_SECONDS if self._elsewhere.alone else TIMER_SECONDS):
             self._stale = True
@@ -556,7 +560,7 @@ class Rounds:
         finally:
             self._telling = None
 
-    def _forget_sent(self) -> None:
+    def _forget_long_sent(self) -> None:
         """Whatever was lost on its way is sent again with the node's next call, at most a beat or two from now."""
         oldest = clock.seconds() - SENT_REMEMBERED_SECONDS
         if self._sent_at:

@@ -18,7 +18,7 @@ import msgspec
 from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from computepool import clock
 from computepool.core.accounts.roles import Role
@@ -229,15 +229,17 @@ def _read_credential(scope: Scope) -> str:
     return cookie
 
 
-async def read_stream(receive: Receive) -> AsyncIterator[bytes]:
+async def read_stream(receive: Receive, message: Message | None = None) -> AsyncIterator[bytes]:
+    """`message` is one that was received already."""
     while True:
-        message = await receive()
+        message = message or await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         if message.get("body"):
             yield message["body"]
         if not message.get("more_body", False):
             return
+        message = None
 
 
 async def read_bytes(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
@@ -247,13 +249,20 @@ async def read_bytes(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
         raise PayloadTooLarge(
             f"This call takes {bytes_max:,} bytes at most. Large files go to PUT /v1/artifacts/{{sha256}}."
         )
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body"):
+        # Nearly every body arrives in one piece.
+        whole = message.get("body", b"")
+        if len(whole) > bytes_max:
+            raise PayloadTooLarge(f"This call takes {bytes_max:,} bytes at most.")
+        return bytes(whole)
     parts, size = [], 0
-    async for part in read_stream(receive):
+    async for part in read_stream(receive, message):
         size += len(part)
         if size > bytes_max:
             raise PayloadTooLarge(f"This call takes {bytes_max:,} bytes at most.")
         parts.append(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return b"".join(parts)
 
 
 async def _parse_body(route: Route, scope: Scope, receive: Receive) -> Any:

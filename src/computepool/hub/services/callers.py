@@ -1,8 +1,8 @@
 """Names the caller of a request: an account by its API key, or a node by its token.
 
 Answers are remembered, without a database round trip per call. A key is good for a few seconds; a node for as long
-as this hub hears of all changes, and no longer than a key when it does not. So a revoked key or a removed node is refused
-by every hub within `MEMORY_SECONDS`.
+as this hub hears of all changes, and no longer than a key when it does not. So a revoked key or a removed node is
+refused by every hub within `MEMORY_SECONDS`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Callers:
         # Until when it is good without having heard of changes, and the node.
         self._nodes: dict[NodeId, tuple[float, NodeCaller]] = {}
         # Until when it is good, and whose it is.
-        self._tokens: dict[bytes, tuple[float, NodeId]] = {}
+        self._tokens: dict[str, tuple[float, NodeId]] = {}
         self._heard_at = float("-inf")
         self._used_keys: set[UUID] = set()
 
@@ -110,15 +110,14 @@ class Callers:
 
     def _read_token(self, token: str) -> NodeId:
         """A signature is checked once; it does not change."""
-        digest = hash_secret(token)
-        known = self._tokens.get(digest)
+        known = self._tokens.get(token)
         if known is not None and known[0] > clock.unix_seconds():
             return known[1]
         claims = self._keyring.verify(token, typ=NODE_TOKEN_TYPE, audience=str(self._keyring.hub_id))
         node_id = NodeId(UUID(claims["sub"]))
         if len(self._tokens) >= NODES_REMEMBERED_MAX:
             self._tokens.clear()
-        self._tokens[digest] = (claims["exp"], node_id)
+        self._tokens[token] = (claims["exp"], node_id)
         return node_id
 
     def forget_all(self) -> None:

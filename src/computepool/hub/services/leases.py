@@ -88,17 +88,22 @@ class Leases:
     ) -> Granted:
         """As part of a transaction that somebody else ends, or by one statement that is its own."""
         self.forget_oldest()
+        self._granting += 1
+        try:
+            await self._look(conn, round_, lock=lock)
+            return await self._write(conn, round_.pairs, expected_seconds) if round_.pairs else Granted([], [])
+        finally:
+            self._granting -= 1
+
+    async def _look(self, conn: Connection, round_: Round, *, lock: bool) -> None:
         for _ in range(LOOKS_MAX):
             takes = round_.list_takes()
             if not takes:
-                break
+                return
             heads, now = await slice_store.take_heads(conn, takes, lock=lock)
             job_ids = {head.job_id for head in heads}
             await self._load_orders(conn, job_ids)
             round_.pair(takes, heads, {id: self.wish_of(id) for id in job_ids}, now=now or clock.now())
-        if not round_.pairs:
-            return Granted([], [])
-        return await self._write(conn, round_.pairs, expected_seconds)
 
     async def _write(self, conn: Connection, pairs: Sequence[Pair], expected_seconds: ExpectedSeconds) -> Granted:
         planned = [
@@ -131,8 +136,14 @@ class Leases:
         if unknown:
             async with self._pool.acquire() as conn:
                 await self._load_orders(conn, unknown)
-        known = [lease for lease in leased if lease.job_id in self._orders]
-        orders = [msgspec.json.encode(self._to_run_order(lease, self._orders[lease.job_id])) for lease in known]
+        return self.word([lease for lease in leased if lease.job_id in self._orders])
+
+    def can_word(self, leased: Sequence[Grant | Attempt]) -> bool:
+        """Whether nothing need be loaded for it."""
+        return all(lease.job_id in self._orders for lease in leased)
+
+    def word(self, leased: Sequence[Grant | Attempt]) -> NextAnswer:
+        orders = [msgspec.json.encode(self._to_run_order(lease, self._orders[lease.job_id])) for lease in leased]
         return NextAnswer(
             assignments=[
                 Assignment(
@@ -142,9 +153,9 @@ class Leases:
                     lease_seconds=self._settings.lease_seconds,
                     order=order.decode(),
                 )
-                for lease, order in zip(known, orders, strict=True)
+                for lease, order in zip(leased, orders, strict=True)
             ],
-            token=self._sign(known, orders) if known else "",
+            token=self._sign(leased, orders) if leased else "",
         )
 
     def _sign(self, leased: Sequence[Grant | Attempt], orders: Sequence[bytes]) -> str:

@@ -42,6 +42,12 @@ async def verify_receipts(pool: Pool, *, hub_id: UUID, limit: int) -> int:
     return len(receipts)
 
 
+async def is_overdue(pool: Pool, *, seconds: float) -> bool:
+    """Whether some receipt has waited for longer than this."""
+    async with pool.acquire() as conn:
+        return await store.has_unverified(conn, seconds=seconds)
+
+
 def find_fault(receipt: StoredReceipt, results: Mapping[AttemptId, bytes], *, hub_id: UUID) -> str | None:
     """Why the receipt does not vouch for all of these results, or nothing."""
     try:

@@ -191,7 +191,12 @@ class Snapshot:
 
     def _sum_run_seconds(self, by_state: dict[SliceState, list[Slice]]) -> float:
         ids = [self._accepted.get((s.job_id, s.index)) for s in by_state.get(SliceState.SUCCEEDED, ())]
-        return sum(self._reports[id].run_seconds or 0.0 for id in ids if id in self._reports)
+        return sum(self._clamp_run_seconds(id) for id in ids if id in self._reports)
+
+    def _clamp_run_seconds(self, id: AttemptId) -> float:
+        """What a node claims is never more than the time that it held the slot."""
+        held = (self.now - self._locked.attempts[id].leased_at).total_seconds() if self.now else 0.0
+        return max(0.0, min(self._reports[id].run_seconds or 0.0, held))
 
 
 async def lock_snapshot(conn: Connection, attempt_ids: Iterable[AttemptId]) -> Snapshot:

@@ -44,3 +44,8 @@ async def list_covered(conn: Connection, ids: Sequence[UUID]) -> Mapping[UUID, d
 
 async def set_states(conn: Connection, states: Mapping[UUID, ReceiptState]) -> None:
     await _q.set_states(conn, ids=list(states), states=list(states.values()))
+
+
+async def has_unverified(conn: Connection, *, seconds: float) -> bool:
+    """Any that came longer ago than this."""
+    return bool(await _q.has_unverified(conn, seconds=seconds))

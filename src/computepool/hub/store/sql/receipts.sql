@@ -11,3 +11,7 @@ SELECT receipt_id, id AS attempt_id, result_sha256 FROM attempts
 -- name: set_states!
 UPDATE receipts SET state = c.state
   FROM unnest(:ids::uuid[], :states::receipt_state[]) AS c (id, state) WHERE receipts.id = c.id;
+
+-- name: has_unverified$
+SELECT EXISTS (SELECT 1 FROM receipts WHERE state = 'unverified'
+                  AND created_at < clock_timestamp() - :seconds::double precision * interval '1 second');

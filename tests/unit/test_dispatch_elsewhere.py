@@ -1,0 +1,237 @@
+"""What other hubs have free: a hint that is right about the gates, about the score, and about how many it is for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from computepool.core.ids import SlotName
+from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.placement.fleet import FleetIndex
+from computepool.core.placement.scorers import Candidate, score
+from computepool.core.placement.weights import Preference
+from computepool.hub.dispatch import elsewhere as elsewhere_module
+from computepool.hub.dispatch.elsewhere import MARGIN, TOLD_PER_TIER, Elsewhere, list_best
+from tests.support.builders import GB, make_candidate, make_shape, make_slot, node_number
+from tests.support.head_queue import SETS
+
+WEIGHTS = SETS["default"]
+HERE, THERE, FURTHER = UUID(int=1), UUID(int=2), UUID(int=3)
+CREDIT = 1_000_000
+CPU_WORK, GPU_WORK = make_shape(), make_shape(gpu=True, vram_bytes=8 * GB)
+
+
+def cpu(number: int = 1, *, price: int = CREDIT, **slot: Any) -> Candidate:
+    return make_candidate(make_slot(node_id=node_number(number), **slot), price_microcredits_per_hour=price)
+
+
+def card(number: int = 1, *, price: int = CREDIT, vram_bytes: int = 12 * GB, **slot: Any) -> Candidate:
+    return cpu(number, price=price, vram_bytes=vram_bytes, **slot)
+
+
+class Table:
+    """The table hub_summaries, in memory; through JSON, as in the database."""
+
+    def __init__(self) -> None:
+        self.rows: dict[UUID, bytes] = {}
+
+    async def exchange_summaries(
+        self, conn: Any, *, hub_process_id: UUID, free: Any, seconds: float
+    ) -> dict[UUID, Any]:
+        self.rows[hub_process_id] = msgspec.json.encode(free)
+        return {id: msgspec.json.decode(row) for id, row in self.rows.items() if id != hub_process_id}
+
+    async def delete_summary(self, conn: Any, hub_process_id: UUID) -> None:
+        self.rows.pop(hub_process_id, None)
+
+
+class NoPool:
+    """Whoever asks for a connection gets none: the table is in memory."""
+
+    def acquire(self) -> NoPool:
+        return self
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Table:
+    table = Table()
+    monkeypatch.setattr(elsewhere_module.hub_store, "exchange_summaries", table.exchange_summaries)
+    monkeypatch.setattr(elsewhere_module.hub_store, "delete_summary", table.delete_summary)
+    return table
+
+
+def make_hub(hub_process_id: UUID, *free: Candidate) -> Elsewhere:
+    fleet = FleetIndex(SETS)
+    for candidate in free:
+        fleet.add(candidate)
+    return Elsewhere(NoPool(), fleet, WEIGHTS, hub_process_id)
+
+
+async def meet(*free: Candidate) -> Elsewhere:
+    """A hub that has heard of another with these slots free."""
+    here = make_hub(HERE)
+    await make_hub(THERE, *free).exchange()
+    await here.exchange()
+    return here
+
+
+async def test_a_hub_is_alone_until_it_hears_of_another(table):
+    here, there = make_hub(HERE), make_hub(THERE)
+    await here.exchange()
+    assert here.alone
+    assert not here.is_better(CPU_WORK, Preference.VALUE, cpu())
+    await there.exchange()
+    await here.exchange()
+    assert (here.alone, there.alone) == (False, False)
+
+
+async def test_a_hub_that_leaves_is_not_waited_for(table):
+    here, there = make_hub(HERE), make_hub(THERE, cpu(price=1))
+    await there.exchange()
+    await here.exchange()
+    await there.leave()
+    await here.exchange()
+    assert here.alone
+
+
+async def test_a_cheaper_or_faster_slot_elsewhere_is_better(table):
+    here = await meet(cpu(price=CREDIT // 2))
+    assert here.is_better(CPU_WORK, Preference.VALUE, cpu(price=CREDIT))
+    assert not here.is_better(CPU_WORK, Preference.VALUE, cpu(price=CREDIT // 4))
+    assert not here.is_better(CPU_WORK, Preference.FASTEST, cpu(price=CREDIT)), (
+        "who wants speed is not lured by price"
+    )
+
+
+async def test_a_slot_that_is_hardly_better_is_not_worth_waiting_for(table):
+    here = await meet(cpu(price=CREDIT))
+    assert not here.is_better(CPU_WORK, Preference.VALUE, cpu(price=int(CREDIT * (1 + MARGIN / 2))))
+    assert here.is_better(CPU_WORK, Preference.VALUE, cpu(price=int(CREDIT * (1 + 2 * MARGIN))))
+
+
+async def test_cpu_work_waits_for_a_cpu_slot_elsewhere_rather_than_take_a_gpu_here(table):
+    here = await meet(cpu(price=100 * CREDIT))
+    assert here.is_better(CPU_WORK, Preference.VALUE, card(price=1))
+
+
+async def test_cpu_work_never_leaves_a_cpu_slot_for_a_gpu_elsewhere(table):
+    here = await meet(card(price=0))
+    assert not here.is_better(CPU_WORK, Preference.VALUE, cpu(price=100 * CREDIT))
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        replace(GPU_WORK, vram_bytes=24 * GB),
+        replace(GPU_WORK, tiers=("rtx-4090",)),
+        replace(GPU_WORK, cores=64),
+        replace(GPU_WORK, ram_bytes=64 * GB),
+        replace(GPU_WORK, disk_bytes=500 * GB),
+        replace(GPU_WORK, regions=("DE",)),
+        replace(GPU_WORK, isolation=IsolationLevel.GVISOR),
+        replace(GPU_WORK, ceiling_microcredits_per_hour=0),
+    ],
+    ids=["vram", "tier", "cores", "ram", "disk", "region", "isolation", "price"],
+)
+async def test_a_slot_elsewhere_that_misses_a_gate_is_not_waited_for(table, shape):
+    here = await meet(card(price=1, tier="rtx-3090"))
+    dear = card(price=100 * CREDIT)
+    assert here.is_better(GPU_WORK, Preference.VALUE, dear)
+    assert not here.is_better(shape, Preference.VALUE, dear)
+
+
+async def test_no_two_slices_wait_for_the_same_slot(table):
+    here = await meet(cpu(price=1), cpu(2, price=1))
+    dear = cpu(price=CREDIT)
+    assert here.is_better(CPU_WORK, Preference.VALUE, dear, "first")
+    assert here.is_better(CPU_WORK, Preference.VALUE, dear, "second")
+    assert not here.is_better(CPU_WORK, Preference.VALUE, dear, "third")
+    assert here.is_better(CPU_WORK, Preference.VALUE, dear, "first"), "who waits already goes on waiting"
+
+
+async def test_what_is_told_anew_is_for_everybody_again(table):
+    here = await meet(cpu(price=1))
+    assert here.is_better(CPU_WORK, Preference.VALUE, cpu(), "first")
+    assert not here.is_better(CPU_WORK, Preference.VALUE, cpu(), "second")
+    await here.exchange()
+    assert here.is_better(CPU_WORK, Preference.VALUE, cpu(), "second")
+
+
+async def test_all_other_hubs_are_looked_at(table):
+    here = await meet(cpu(price=10 * CREDIT))
+    await make_hub(FURTHER, cpu(price=1)).exchange()
+    await here.exchange()
+    assert here.is_better(CPU_WORK, Preference.VALUE, cpu(price=CREDIT))
+
+
+# What is told
+
+
+def test_only_free_slots_are_told():
+    fleet = FleetIndex(SETS)
+    for number in (1, 2):
+        fleet.add(cpu(number))
+    fleet.take(node_number(1), SlotName("cpu:0"))
+    assert [each.slot.node_id for each in list_best(fleet)] == [node_number(2)]
+
+
+def test_the_best_of_every_tier_are_told_and_no_more_than_a_few():
+    fleet = FleetIndex(SETS)
+    for number in range(40):
+        fleet.add(cpu(number, price=CREDIT + number))
+        fleet.add(card(100 + number, price=CREDIT + number, tier="rtx-3060"))
+        fleet.add(card(200 + number, price=CREDIT + number, tier="rtx-4090"))
+    told = list_best(fleet)
+    assert {each.slot.tier for each in told} == {"cpu", "rtx-3060", "rtx-4090"}
+    assert len(told) <= 3 * len(Preference) * TOLD_PER_TIER
+    cheapest = {
+        each.slot.tier: min(c.price_microcredits_per_hour for c in told if c.slot.tier == each.slot.tier)
+        for each in told
+    }
+    assert set(cheapest.values()) == {CREDIT}
+
+
+CANDIDATES = st.builds(
+    make_candidate,
+    slot=st.builds(
+        make_slot,
+        node_id=st.integers(0, 30).map(node_number),
+        vram_bytes=st.sampled_from([0, 8 * GB, 24 * GB]),
+        cores=st.sampled_from([1, 4]),
+        region=st.sampled_from([None, "IN"]),
+    ),
+    price_microcredits_per_hour=st.sampled_from([0, CREDIT, 3 * CREDIT]),
+    reliability=st.sampled_from([0.5, 0.9]),
+)
+SHAPES = st.sampled_from([CPU_WORK, GPU_WORK, make_shape(gpu=True)])
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(st.lists(CANDIDATES, max_size=12), CANDIDATES, SHAPES, st.sampled_from(list(Preference)))
+def test_a_hint_is_never_wrong_and_with_few_slots_never_missing(free, own, shape, prefer):
+    """With so few slots of a tier that all are told, it is exactly the best one there that counts."""
+    import asyncio
+
+    table, own = Table(), replace(own, slot=replace(own.slot, node_id=node_number(99)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(elsewhere_module.hub_store, "exchange_summaries", table.exchange_summaries)
+        here = asyncio.run(meet(*free))
+    fleet = FleetIndex(SETS)
+    for candidate in free:
+        fleet.add(candidate)
+    best = fleet.best(shape, prefer, ceiling=shape.ceiling_microcredits_per_hour)
+    mine = score(own, shape, WEIGHTS, prefer)
+    expected = best is not None and score(best, shape, WEIGHTS, prefer) > mine + MARGIN
+    assert here.is_better(shape, prefer, own) is expected
