@@ -258,7 +258,7 @@ def test_an_attempt_that_killed_three_machines_is_told_with_its_end():
         advice=[wire.WhyAdvice(remedy=Remedy.READ_LOG, words="read its log")],
     )
     text = check(describe_job(make_job(state=JobState.FAILED, slice=story)))
-    assert "three machines went silent while they ran it" in " ".join(text.split())
+    assert "machines went down three times" in " ".join(text.split())
     assert "computepool logs abcdef12 --slice 0 --attempt 3" in text
 
 

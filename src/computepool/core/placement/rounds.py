@@ -9,7 +9,7 @@ fleet index: the caller brings heads from the database, and time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
@@ -96,84 +96,105 @@ class Round:
         self._grants_max = grants_max
         self._is_better_elsewhere = is_better_elsewhere
         self._on_pair = on_pair
-        # Runs with nothing more to look at in this round, and how far others were looked into.
+        # Shapes that ask for the same, the most demanding first.
+        self._levels = _group_by_demand(runs, shapes)
+        # Runs with nothing more to look at in this round, how far others were looked into, what was placed of them.
         self._closed: set[Run] = set()
         self._looked: Counter[Run] = Counter()
         self._placed: Counter[Run] = Counter()
+        # How many slices of each account may be placed before the fair share is asked again.
+        self._quotas: Counter[AccountId] = Counter()
+        self._takes: dict[Run, int] | None = None
         self.pairs: list[Pair] = []
         self.undone: list[Candidate] = []
-        # Runs that had fewer slices than were asked for: they are empty now, or others are at them.
+        # Runs of which every slice was placed.
         self.emptied: set[Run] = set()
         # A slice was left for another hub, and should be looked at again soon.
         self.postponed = False
 
     def list_takes(self) -> dict[Run, int]:
-        """How many heads to take from which runs; empty when the round is over."""
-        takes: dict[Run, int] = {}
-        budget = min(len(self._fleet), self._grants_max - len(self.pairs))
-        for shape_id in sorted(self._runs, key=lambda id: demand(self._shapes[id]), reverse=True):
-            if budget <= 0:
-                break
-            planned = self._plan_shape(shape_id, budget)
-            budget -= sum(planned.values())
-            # What this round has placed is still in front of its run until it is written.
-            takes |= {run: n + self._placed[run] + self._looked[run] for run, n in planned.items()}
-        return {run: min(n, LOOK_FURTHER_MAX) for run, n in takes.items()}
+        """How many heads to take from which runs; empty when the round is over.
 
-    def _plan_shape(self, shape_id: ShapeId, budget: int) -> dict[Run, int]:
-        shape = self._shapes[shape_id]
-        count = self._fleet.count_feasible(shape, ceiling=shape.ceiling_microcredits_per_hour, limit=budget)
-        open_runs = self._list_open(shape_id) if count else None
-        if open_runs is None:
+        One level of demand at a time, and in it one class: what stands lower waits until that has nothing more.
+        """
+        if self._takes is None:
+            self._takes = next((takes for level in self._levels if (takes := self._plan_level(level))), {})
+        return self._takes
+
+    def _plan_level(self, level: Sequence[ShapeId]) -> dict[Run, int]:
+        room = min(len(self._fleet), self._grants_max - len(self.pairs))
+        if room <= 0:
             return {}
-        priority_class, accounts = open_runs
-        planned = self._share.plan(accounts, count)
-        return {Run(shape_id, priority_class, account): n for account, n in planned.items() if n}
+        feasible = {id: count for id in level if (count := self._count_feasible(id, room))}
+        open_runs = self._list_open(feasible)
+        # As many as the shape with most slots could use: shapes may fit the same slots. The next look takes more.
+        planned = self._share.plan({run.account_id for run in open_runs}, max(feasible.values())) if open_runs else {}
+        self._quotas = Counter({account: count for account, count in planned.items() if count})
+        return {
+            run: min(LOOK_FURTHER_MAX, self._quotas[run.account_id] + self._placed[run] + self._looked[run])
+            for run in open_runs
+            if self._quotas[run.account_id]
+        }
 
-    def _list_open(self, shape_id: ShapeId) -> tuple[PriorityClass, list[AccountId]] | None:
-        """The highest class that has something left to look at; lower ones wait until it has nothing more."""
+    def _count_feasible(self, shape_id: ShapeId, limit: int) -> int:
+        shape = self._shapes[shape_id]
+        return self._fleet.count_feasible(shape, ceiling=shape.ceiling_microcredits_per_hour, limit=limit)
+
+    def _list_open(self, shape_ids: Iterable[ShapeId]) -> list[Run]:
+        """Of these shapes: the runs of the highest class that has something left to look at."""
         for priority_class in reversed(PriorityClass):
-            accounts = self._runs[shape_id].get(priority_class, ())
-            found = [a for a in accounts if Run(shape_id, priority_class, a) not in self._closed]
+            found = [
+                run
+                for shape_id in shape_ids
+                for account_id in self._runs[shape_id].get(priority_class, ())
+                if (run := Run(shape_id, priority_class, account_id)) not in self._closed
+            ]
             if found:
-                return priority_class, found
-        return None
+                return found
+        return []
 
     def pair(
         self, takes: Mapping[Run, int], heads: Sequence[Head], wishes: Mapping[JobId, Wish], *, now: datetime
     ) -> None:
-        """Gives each head the best slot that may run it. Heads come in the order of their runs."""
+        """Gives each head the best slot that may run it, an account's own by priority and age."""
         got = Counter(head.run for head in heads)
         placed = {(pair.head.job_id, pair.head.slice_index) for pair in self.pairs}
         left: Counter[Run] = Counter()
-        for head in sorted(heads, key=self._urgency):
+        skipped: Counter[Run] = Counter()
+        for head in sorted(heads, key=_queue_order):
             if (head.job_id, head.slice_index) in placed:
+                continue
+            if self._quotas[head.run.account_id] <= 0:
+                skipped[head.run] += 1
                 continue
             candidate = self._choose(head, wishes[head.job_id], now)
             if candidate is None:
                 left[head.run] += 1
                 continue
-            self._fleet.take(candidate.slot.node_id, candidate.slot.name)
-            self._placed[head.run] += 1
-            self._on_pair(candidate)
-            self.pairs.append(Pair(head, candidate))
+            self._take(head, candidate)
         for run, asked in takes.items():
-            self._note_taken(run, asked, got[run], left[run])
+            self._note_taken(run, seen_all=got[run] < asked, left=left[run], skipped=skipped[run])
+        self._takes = None
 
-    def _note_taken(self, run: Run, asked: int, got: int, left: int) -> None:
-        if got < asked:
+    def _take(self, head: Head, candidate: Candidate) -> None:
+        self._fleet.take(candidate.slot.node_id, candidate.slot.name)
+        self._quotas[head.run.account_id] -= 1
+        self._placed[head.run] += 1
+        self._on_pair(candidate)
+        self.pairs.append(Pair(head, candidate))
+
+    def _note_taken(self, run: Run, *, seen_all: bool, left: int, skipped: int) -> None:
+        if skipped:
+            return
+        if seen_all:
             self._closed.add(run)
             if not left:
                 self.emptied.add(run)
         elif left:
             # Those in front keep away from the nodes that are free; the slices behind them may not.
-            if asked >= LOOK_FURTHER_MAX:
+            if self._looked[run] >= LOOK_FURTHER_MAX:
                 self._closed.add(run)
-            self._looked[run] = 4 * max(asked, left)
-
-    def _urgency(self, head: Head) -> tuple[tuple[int, ...], int, int, datetime]:
-        negated = tuple(-d for d in demand(self._shapes[head.run.shape_id]))
-        return negated, -head.run.priority_class.rank, -head.priority, head.queued_at
+            self._looked[run] = max(4 * self._looked[run], left)
 
     def _choose(self, head: Head, wish: Wish, now: datetime) -> Candidate | None:
         shape = self._shapes[head.run.shape_id]
@@ -194,6 +215,17 @@ class Round:
     def undo(self) -> None:
         """The leases were not written. The slots are for the caller to give back, if they are still offered."""
         self.undone, self.pairs = [pair.candidate for pair in self.pairs], []
+
+
+def _group_by_demand(runs: Runs, shapes: Mapping[ShapeId, Shape]) -> list[list[ShapeId]]:
+    levels: dict[tuple[int, int, int], list[ShapeId]] = {}
+    for shape_id in runs:
+        levels.setdefault(demand(shapes[shape_id]), []).append(shape_id)
+    return [levels[level] for level in sorted(levels, reverse=True)]
+
+
+def _queue_order(head: Head) -> tuple[int, datetime, JobId, int]:
+    return -head.priority, head.queued_at, head.job_id, head.slice_index
 
 
 def demand(shape: Shape) -> tuple[int, int, int]:

@@ -144,9 +144,14 @@ class Rounds:
     def _admit(self, call: ParkedCall) -> None:
         self._parked.park(call)
         if call.takes_work:
-            self._registry.offer(call.node_id, call.free_slots)
+            self._offer(call)
         else:
             self._tell(call, {})
+
+    def _offer(self, call: ParkedCall) -> None:
+        """But not what a lease is being written for: the node cannot know of it yet."""
+        free = [name for name in call.free_slots if (call.node_id, name) not in self._holding]
+        self._registry.offer(call.node_id, free)
 
     def leave(self, call: ParkedCall) -> None:
         call.open = False
@@ -456,7 +461,7 @@ class Rounds:
         if took_work and not call.takes_work:
             self._registry.withdraw(call.node_id)
         elif call.takes_work and not took_work:
-            self._registry.offer(call.node_id, call.free_slots)
+            self._offer(call)
             self.wake()
 
     async def _list_stops(self, calls: Iterable[ParkedCall]) -> dict[NodeId, dict[AttemptId, Cause]]:

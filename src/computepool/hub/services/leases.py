@@ -28,7 +28,7 @@ from computepool.wire.jobs import JobSpec
 # Leases granted by one transaction at most.
 GRANTS_MAX = 512
 # How often one round asks for further heads before it leaves the rest to the next.
-LOOKS_MAX = 6
+LOOKS_MAX = 24
 # What recent jobs ask to run is kept up to this many bytes of it.
 ORDERS_BYTES_MAX = 64_000_000
 

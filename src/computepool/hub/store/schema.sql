@@ -25,7 +25,8 @@ CREATE TYPE public.failure_cause AS ENUM (
     'input_missing',
     'hub_fault',
     'cancelled',
-    'expired'
+    'expired',
+    'poisonous'
 );
 CREATE TYPE public.isolation_level AS ENUM (
     'sandboxed',
@@ -44,6 +45,21 @@ CREATE TYPE public.node_state AS ENUM (
     'paused',
     'draining',
     'removed'
+);
+CREATE TYPE public.preference AS ENUM (
+    'value',
+    'cheapest',
+    'fastest'
+);
+CREATE TYPE public.priority_class AS ENUM (
+    'low',
+    'normal',
+    'high'
+);
+CREATE TYPE public.receipt_state AS ENUM (
+    'unverified',
+    'verified',
+    'refused'
 );
 CREATE TYPE public.slice_state AS ENUM (
     'queued',
@@ -69,6 +85,9 @@ CREATE TABLE public.accounts (
     stored_bytes bigint DEFAULT 0 NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     suspended_at timestamp with time zone,
+    fair_weight double precision DEFAULT 1 NOT NULL,
+    priority_class_max public.priority_class DEFAULT 'normal'::public.priority_class NOT NULL,
+    CONSTRAINT accounts_fair_weight_check CHECK (((fair_weight >= (0.01)::double precision) AND (fair_weight <= (100)::double precision))),
     CONSTRAINT accounts_stored_bytes_check CHECK ((stored_bytes >= 0))
 );
 CREATE TABLE public.alembic_version (
@@ -111,12 +130,14 @@ CREATE TABLE public.attempts (
     memory_bytes_peak bigint,
     outputs jsonb DEFAULT '[]'::jsonb NOT NULL,
     result_sha256 bytea,
-    receipt text,
     report_sha256 bytea,
     log_bytes bigint DEFAULT 0 NOT NULL,
+    expected_seconds double precision DEFAULT 0 NOT NULL,
+    receipt_id uuid,
     CONSTRAINT attempts_cause_check CHECK (((cause IS NOT NULL) = (state = ANY (ARRAY['failed'::public.attempt_state, 'lost'::public.attempt_state, 'cancelled'::public.attempt_state])))),
     CONSTRAINT attempts_finished_check CHECK (((state = ANY (ARRAY['succeeded'::public.attempt_state, 'failed'::public.attempt_state, 'lost'::public.attempt_state, 'cancelled'::public.attempt_state])) = (finished_at IS NOT NULL)))
-);
+)
+WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.01', autovacuum_analyze_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
 CREATE TABLE public.events (
     id bigint NOT NULL,
     xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
@@ -129,6 +150,25 @@ CREATE TABLE public.events (
 );
 ALTER TABLE public.events ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME public.events_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+CREATE TABLE public.fair_usage (
+    account_id uuid NOT NULL,
+    slot_seconds double precision NOT NULL,
+    counted_at timestamp with time zone NOT NULL
+);
+CREATE TABLE public.hub_changes (
+    id bigint NOT NULL,
+    kind text NOT NULL,
+    subject_id uuid,
+    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+ALTER TABLE public.hub_changes ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.hub_changes_id_seq
     START WITH 1
     INCREMENT BY 1
     NO MINVALUE
@@ -151,6 +191,11 @@ CREATE TABLE public.hub_keys (
     signs_from timestamp with time zone DEFAULT now() NOT NULL,
     retires_at timestamp with time zone,
     CONSTRAINT hub_keys_purpose_check CHECK ((purpose = ANY (ARRAY['signing'::text, 'lease'::text])))
+);
+CREATE TABLE public.hub_summaries (
+    hub_process_id uuid NOT NULL,
+    free jsonb NOT NULL,
+    told_at timestamp with time zone NOT NULL
 );
 CREATE TABLE public.idempotency (
     account_id uuid NOT NULL,
@@ -186,10 +231,16 @@ CREATE TABLE public.jobs (
     started_at timestamp with time zone,
     finished_at timestamp with time zone,
     expires_at timestamp with time zone,
+    priority_class public.priority_class DEFAULT 'normal'::public.priority_class NOT NULL,
+    prefer public.preference DEFAULT 'value'::public.preference NOT NULL,
+    weight_set text DEFAULT 'default'::text NOT NULL,
+    deadline_at timestamp with time zone,
+    run_seconds_sum double precision DEFAULT 0 NOT NULL,
     CONSTRAINT jobs_counts_check CHECK (((succeeded_count >= 0) AND (failed_count >= 0) AND (cancelled_count >= 0) AND (((succeeded_count + failed_count) + cancelled_count) <= slice_count))),
     CONSTRAINT jobs_finished_check CHECK ((((state = ANY (ARRAY['succeeded'::public.job_state, 'failed'::public.job_state, 'cancelled'::public.job_state])) = (finished_at IS NOT NULL)) AND ((finished_at IS NOT NULL) = (((succeeded_count + failed_count) + cancelled_count) = slice_count)))),
     CONSTRAINT jobs_slice_count_check CHECK (((slice_count >= 1) AND (slice_count <= 100000)))
-);
+)
+WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.05');
 CREATE TABLE public.log_chunks (
     attempt_id uuid NOT NULL,
     start_offset bigint NOT NULL,
@@ -209,7 +260,24 @@ CREATE TABLE public.nodes (
     boot_id uuid,
     past_boot_ids uuid[] DEFAULT '{}'::uuid[] NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
-    last_seen_at timestamp with time zone
+    last_seen_at timestamp with time zone,
+    floor_microcredits_per_hour bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT nodes_floor_check CHECK ((floor_microcredits_per_hour >= 0))
+);
+CREATE TABLE public.receipts (
+    id uuid NOT NULL,
+    node_id uuid NOT NULL,
+    token text NOT NULL,
+    state public.receipt_state DEFAULT 'unverified'::public.receipt_state NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL
+);
+CREATE TABLE public.reliabilities (
+    node_id uuid NOT NULL,
+    job_class text NOT NULL,
+    finished double precision NOT NULL,
+    failed double precision NOT NULL,
+    faults_running integer NOT NULL,
+    counted_at timestamp with time zone NOT NULL
 );
 CREATE TABLE public.shapes (
     id integer NOT NULL,
@@ -221,7 +289,8 @@ CREATE TABLE public.shapes (
     disk_bytes bigint NOT NULL,
     tiers text[] NOT NULL,
     regions text[] NOT NULL,
-    isolation public.isolation_level NOT NULL
+    isolation public.isolation_level NOT NULL,
+    ceiling_microcredits_per_hour bigint
 );
 ALTER TABLE public.shapes ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME public.shapes_id_seq
@@ -251,10 +320,15 @@ CREATE TABLE public.slices (
     accepted_attempt_id uuid,
     queued_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     finished_at timestamp with time zone,
+    account_id uuid NOT NULL,
+    priority_class public.priority_class DEFAULT 'normal'::public.priority_class NOT NULL,
+    killed_count smallint DEFAULT 0 NOT NULL,
+    raised_at timestamp with time zone,
     CONSTRAINT slices_accepted_check CHECK (((state = 'succeeded'::public.slice_state) = (accepted_attempt_id IS NOT NULL))),
     CONSTRAINT slices_cause_check CHECK (((cause IS NOT NULL) = (state = ANY (ARRAY['failed'::public.slice_state, 'cancelled'::public.slice_state])))),
     CONSTRAINT slices_finished_check CHECK (((state = ANY (ARRAY['succeeded'::public.slice_state, 'failed'::public.slice_state, 'cancelled'::public.slice_state])) = (finished_at IS NOT NULL)))
-);
+)
+WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.01', autovacuum_analyze_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
 CREATE TABLE public.slots (
     node_id uuid NOT NULL,
     name text NOT NULL,
@@ -263,7 +337,9 @@ CREATE TABLE public.slots (
     vram_bytes bigint NOT NULL,
     cores integer NOT NULL,
     ram_bytes bigint NOT NULL,
-    disk_bytes bigint NOT NULL
+    disk_bytes bigint NOT NULL,
+    speed_tflops double precision,
+    CONSTRAINT slots_speed_check CHECK ((speed_tflops > (0)::double precision))
 );
 ALTER TABLE ONLY public.accounts
     ADD CONSTRAINT accounts_email_unique UNIQUE (email);
@@ -283,10 +359,16 @@ ALTER TABLE ONLY public.attempts
     ADD CONSTRAINT attempts_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.events
     ADD CONSTRAINT events_pkey PRIMARY KEY (id);
+ALTER TABLE ONLY public.fair_usage
+    ADD CONSTRAINT fair_usage_pkey PRIMARY KEY (account_id);
+ALTER TABLE ONLY public.hub_changes
+    ADD CONSTRAINT hub_changes_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.hub_facts
     ADD CONSTRAINT hub_facts_pkey PRIMARY KEY (only_row);
 ALTER TABLE ONLY public.hub_keys
     ADD CONSTRAINT hub_keys_pkey PRIMARY KEY (kid);
+ALTER TABLE ONLY public.hub_summaries
+    ADD CONSTRAINT hub_summaries_pkey PRIMARY KEY (hub_process_id);
 ALTER TABLE ONLY public.idempotency
     ADD CONSTRAINT idempotency_pkey PRIMARY KEY (account_id, key);
 ALTER TABLE ONLY public.invites
@@ -299,6 +381,10 @@ ALTER TABLE ONLY public.nodes
     ADD CONSTRAINT nodes_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.nodes
     ADD CONSTRAINT nodes_public_key_unique UNIQUE (public_key);
+ALTER TABLE ONLY public.receipts
+    ADD CONSTRAINT receipts_pkey PRIMARY KEY (id);
+ALTER TABLE ONLY public.reliabilities
+    ADD CONSTRAINT reliabilities_pkey PRIMARY KEY (node_id, job_class);
 ALTER TABLE ONLY public.shapes
     ADD CONSTRAINT shapes_digest_unique UNIQUE (digest);
 ALTER TABLE ONLY public.shapes
@@ -313,38 +399,30 @@ CREATE INDEX api_keys_account_idx ON public.api_keys USING btree (account_id, cr
 CREATE INDEX attempts_expiry_idx ON public.attempts USING btree (expires_at) WHERE (state = ANY (ARRAY['leased'::public.attempt_state, 'running'::public.attempt_state]));
 CREATE UNIQUE INDEX attempts_live_slice_idx ON public.attempts USING btree (job_id, slice_index) WHERE (state = ANY (ARRAY['leased'::public.attempt_state, 'running'::public.attempt_state]));
 CREATE UNIQUE INDEX attempts_live_slot_idx ON public.attempts USING btree (node_id, slot) WHERE (state = ANY (ARRAY['leased'::public.attempt_state, 'running'::public.attempt_state]));
+CREATE INDEX attempts_receipt_idx ON public.attempts USING btree (receipt_id) WHERE (receipt_id IS NOT NULL);
 CREATE INDEX events_job_idx ON public.events USING btree (job_id, id) WHERE (job_id IS NOT NULL);
 CREATE INDEX events_xid_idx ON public.events USING btree (xid, id);
+CREATE INDEX hub_changes_at_idx ON public.hub_changes USING btree (at);
 CREATE INDEX jobs_account_idx ON public.jobs USING btree (account_id, id);
+CREATE INDEX jobs_deadline_idx ON public.jobs USING btree (deadline_at) WHERE ((finished_at IS NULL) AND (deadline_at IS NOT NULL));
 CREATE INDEX jobs_expiry_idx ON public.jobs USING btree (expires_at) WHERE ((finished_at IS NULL) AND (expires_at IS NOT NULL));
 CREATE INDEX jobs_open_idx ON public.jobs USING btree (account_id) WHERE (finished_at IS NULL);
 CREATE INDEX nodes_account_idx ON public.nodes USING btree (account_id, id);
-CREATE INDEX slices_queue_idx ON public.slices USING btree (shape_id, priority DESC, queued_at, job_id, slice_index) WHERE (state = 'queued'::public.slice_state);
+CREATE INDEX receipts_unverified_idx ON public.receipts USING btree (created_at) WHERE (state = 'unverified'::public.receipt_state);
+CREATE INDEX slices_queue_idx ON public.slices USING btree (shape_id, priority_class DESC, account_id, priority DESC, queued_at, job_id, slice_index) WHERE (state = 'queued'::public.slice_state);
 ALTER TABLE ONLY public.api_keys
     ADD CONSTRAINT api_keys_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.artifacts
     ADD CONSTRAINT artifacts_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
-ALTER TABLE ONLY public.attempts
-    ADD CONSTRAINT attempts_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);
-ALTER TABLE ONLY public.attempts
-    ADD CONSTRAINT attempts_slice_fkey FOREIGN KEY (job_id, slice_index) REFERENCES public.slices(job_id, slice_index);
 ALTER TABLE ONLY public.idempotency
     ADD CONSTRAINT idempotency_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.invites
     ADD CONSTRAINT invites_created_by_fkey FOREIGN KEY (created_by) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.invites
     ADD CONSTRAINT invites_used_by_fkey FOREIGN KEY (used_by) REFERENCES public.accounts(id);
-ALTER TABLE ONLY public.jobs
-    ADD CONSTRAINT jobs_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
-ALTER TABLE ONLY public.jobs
-    ADD CONSTRAINT jobs_shape_id_fkey FOREIGN KEY (shape_id) REFERENCES public.shapes(id);
-ALTER TABLE ONLY public.log_chunks
-    ADD CONSTRAINT log_chunks_attempt_id_fkey FOREIGN KEY (attempt_id) REFERENCES public.attempts(id);
 ALTER TABLE ONLY public.nodes
     ADD CONSTRAINT nodes_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.sign_in_links
     ADD CONSTRAINT sign_in_links_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
-ALTER TABLE ONLY public.slices
-    ADD CONSTRAINT slices_job_id_fkey FOREIGN KEY (job_id) REFERENCES public.jobs(id);
 ALTER TABLE ONLY public.slots
     ADD CONSTRAINT slots_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);

@@ -1,0 +1,291 @@
+"""Rounds, parked calls and claims of one hub on a real database, without HTTP: who is told what, and exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+
+import pytest
+
+from computepool import entropy
+from computepool.core.ids import AttemptId
+from computepool.core.jobs.state import JobState
+from computepool.hub.dispatch import rounds as rounds_module
+from computepool.hub.dispatch.backlog import Backlog
+from computepool.hub.dispatch.door import Claim, Door
+from computepool.hub.dispatch.elsewhere import Elsewhere
+from computepool.hub.dispatch.evidence import Evidence
+from computepool.hub.dispatch.fair_share import FairShare
+from computepool.hub.dispatch.parked import ParkedCall, ParkedCalls
+from computepool.hub.dispatch.registry import Registry
+from computepool.hub.dispatch.rounds import Ending, Rounds
+from computepool.hub.services import attempts as attempt_service
+from computepool.hub.services import submissions as submission_service
+from computepool.hub.store.attempts import Grant
+from computepool.hub.store.jobs import Job
+from computepool.wire.attempts import NextAnswer
+from tests.support.postgres import wait_for
+from tests.support.spine import EnrolledNode, Spine, open_spine
+
+SECONDS = 10
+
+
+@dataclass
+class Waiting:
+    """A node's end of a parked call."""
+
+    call: ParkedCall
+    answers: list[NextAnswer | None] = field(default_factory=list)
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def hear(self) -> NextAnswer | None:
+        async with asyncio.timeout(SECONDS):
+            await self.answered.wait()
+        [answer] = self.answers
+        return answer
+
+
+@dataclass
+class Dispatch:
+    """What `main.py` puts together for a hub, as far as rounds need it; nothing runs by itself."""
+
+    spine: Spine
+    rounds: Rounds
+    door: Door
+
+    async def park(self, node: EnrolledNode, *free_slots: str, seconds: float = 60.0) -> Waiting:
+        async def reply(answer: NextAnswer | None) -> None:
+            waiting.answers.append(answer)
+            waiting.answered.set()
+
+        call = self.door.open(node.caller, free_slots, frozenset(), reply, hurried=False)
+        waiting = Waiting(call)
+        await self.door.park(call, seconds)
+        return waiting
+
+    async def submit(self, count: int = 1, **spec: object) -> list[Job]:
+        caller = await self.spine.sign_up()
+        return list(await self.rounds.submit([self.spine.submission(caller, **spec) for _ in range(count)]))
+
+    async def claim(self, node: EnrolledNode, *free_slots: str) -> Claim:
+        return await self.door.prepare_claim(node.caller, free_slots, frozenset())
+
+    async def complete(self, node: EnrolledNode, grant: Grant, claim: Claim) -> NextAnswer | None:
+        done = self.spine.completion(node, grant)
+        [report] = attempt_service.check_completions(self.spine.keyring, node.caller, [done], done.receipt)
+        [outcome] = await self.rounds.complete([Ending(report, claim.call)])
+        assert outcome.accepted
+        async with asyncio.timeout(SECONDS):
+            return await self.door.hear(claim)
+
+
+def compose(spine: Spine) -> Dispatch:
+    sets = {name: spine.book.sets[name] for name in spine.book.split.names_in_use}
+    registry, hub_process_id = Registry(sets, Evidence(spine.pool)), entropy.new_id()
+    elsewhere = Elsewhere(spine.pool, registry.fleet, sets[spine.book.split.first], hub_process_id)
+    share = FairShare(spine.pool, hub_process_id)
+    rounds = Rounds(spine.pool, ParkedCalls(), spine.leases, spine.submissions, registry, Backlog(), share, elsewhere)
+    return Dispatch(spine, rounds, Door(rounds, spine.leases))
+
+
+@pytest.fixture
+async def dispatch(dsn: str) -> AsyncIterator[Dispatch]:
+    async with open_spine(dsn) as spine:
+        yield compose(spine)
+
+
+def list_attempts(answers: Iterable[NextAnswer | None]) -> list[AttemptId]:
+    return [assignment.attempt_id for answer in answers if answer is not None for assignment in answer.assignments]
+
+
+async def list_live(spine: Spine) -> list[AttemptId]:
+    rows = await spine.fetch("SELECT id FROM attempts WHERE state IN ('leased', 'running') ORDER BY leased_at")
+    return [row["id"] for row in rows]
+
+
+class Gate:
+    """Lets a statement through only when it is told to: a slow database, or a crowded one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> None:
+        self.opened = asyncio.Event()
+        self._count = 0
+        really = getattr(module, name)
+
+        async def wait(*args: object, **options: object) -> object:
+            self._count += 1
+            await self.opened.wait()
+            return await really(*args, **options)
+
+        monkeypatch.setattr(module, name, wait)
+
+    async def reached(self, *, count: int = 1) -> None:
+        await wait_for(lambda: self._count >= count, what="the statement")
+
+
+# A job meets a node
+
+
+async def test_a_job_that_meets_a_parked_node_is_born_leased_and_told_at_once(dispatch):
+    node = await dispatch.spine.enrol()
+    waiting = await dispatch.park(node, "cpu:0")
+    [job] = await dispatch.submit()
+    assert job.state is JobState.RUNNING
+    answer = await waiting.hear()
+    assert list_attempts([answer]) == await list_live(dispatch.spine)
+    assert answer.token
+
+
+async def test_a_job_that_finds_nobody_waits_and_goes_to_the_next_node_that_calls(dispatch):
+    [job] = await dispatch.submit()
+    assert job.state is JobState.QUEUED
+    waiting = await dispatch.park(await dispatch.spine.enrol(), "cpu:0")
+    await dispatch.rounds.run_once()
+    assert list_attempts([await waiting.hear()]) == await list_live(dispatch.spine)
+    assert await dispatch.spine.slice_state(job) == "leased"
+
+
+async def test_a_job_is_not_born_into_a_slot_that_somebody_waits_for(dispatch):
+    """Its turn has not come: whoever was there before goes first."""
+    await dispatch.submit()
+    waiting = await dispatch.park(await dispatch.spine.enrol(), "cpu:0")
+    [late] = await dispatch.submit()
+    assert late.state is JobState.QUEUED
+    assert waiting.answers == []
+    await dispatch.rounds.run_once()
+    assert len(list_attempts([await waiting.hear()])) == 1, "a round decides who goes first"
+
+
+async def test_a_round_that_was_full_is_followed_by_another_without_waiting_for_the_timer(dispatch, monkeypatch):
+    monkeypatch.setattr(rounds_module, "GRANTS_MAX", 3)
+    await dispatch.submit(slice_count=8)
+    waiting = [await dispatch.park(await dispatch.spine.enrol(), "cpu:0") for _ in range(8)]
+    rounds = 0
+    while dispatch.rounds._wake.is_set():
+        dispatch.rounds._wake.clear()
+        await dispatch.rounds.run_once()
+        rounds += 1
+        assert rounds < 10
+    assert len(list_attempts([await each.hear() for each in waiting])) == 8
+    assert rounds <= 4
+
+
+# Slots that are not what they seem
+
+
+async def test_a_slot_that_another_hub_has_filled_is_not_tried_again_and_again(dispatch):
+    spine = dispatch.spine
+    node = await spine.enrol()
+    waiting = await dispatch.park(node, "cpu:0")
+    other = spine.open_second_hub()
+    await other.submit()
+    await other.grant_one(node)
+    [job] = await dispatch.submit()
+    assert job.state is JobState.QUEUED
+    await dispatch.rounds.run_once()
+    assert len(dispatch.rounds._registry.fleet) == 0, "the record is asked before it is offered again"
+    assert waiting.answers == []
+    assert not dispatch.rounds._holding
+
+
+async def test_when_the_database_goes_away_after_the_commit_the_node_is_told_when_it_is_looked_up(
+    dispatch, monkeypatch
+):
+    spine = dispatch.spine
+    caller, node = await spine.sign_up(), await spine.enrol()
+    [known] = await dispatch.rounds.submit([spine.submission(caller, "k")])
+    await spine.succeed(node, await spine.grant_one(node))
+    await dispatch.rounds.run_once()
+    waiting = await dispatch.park(node, "cpu:0")
+
+    async def go_away(*_: object) -> None:
+        raise OSError("connection lost")
+
+    monkeypatch.setattr(submission_service.job_store, "list_idempotent", go_away)
+    with pytest.raises(OSError, match="connection lost"):
+        await dispatch.rounds.submit([spine.submission(caller), spine.submission(caller, "k")])
+    monkeypatch.undo()
+    live = await list_live(spine)
+    assert len(live) == 1, "it was committed"
+    assert not dispatch.rounds._holding, "no call is held for leases that nobody will deliver"
+    await dispatch.rounds._greet({node.id: waiting.call})
+    assert list_attempts([await waiting.hear()]) == live
+    assert known.id is not None
+
+
+# Claims beside a parked call
+
+
+async def busy_node(dispatch: Dispatch, *, cpu_slots: int) -> tuple[EnrolledNode, Grant]:
+    """A node whose slot cpu:0 is taken."""
+    node = await dispatch.spine.enrol(cpu_slots=cpu_slots)
+    await dispatch.spine.submit()
+    [grant] = await dispatch.spine.grant(node, grants_max=1)
+    assert grant.slot == "cpu:0"
+    return node, grant
+
+
+async def test_a_claim_brings_the_next_slice_in_the_transaction_that_ends_the_last(dispatch):
+    node, grant = await busy_node(dispatch, cpu_slots=1)
+    [job] = await dispatch.submit()
+    answer = await dispatch.complete(node, grant, await dispatch.claim(node, "cpu:0"))
+    assert list_attempts([answer]) == await list_live(dispatch.spine)
+    assert await dispatch.spine.slice_state(job) == "leased"
+    rows = await dispatch.spine.fetch("SELECT xmin::text FROM attempts")
+    assert len({row["xmin"] for row in rows}) == 1
+
+
+async def test_a_claim_that_brings_nothing_leaves_the_parked_calls_slots_where_they_were(dispatch):
+    """An agent lists all slots that are free, also those that its parked call offers."""
+    node, grant = await busy_node(dispatch, cpu_slots=2)
+    waiting = await dispatch.park(node, "cpu:1")
+    assert await dispatch.complete(node, grant, await dispatch.claim(node, "cpu:0", "cpu:1")) is None
+    [job] = await dispatch.submit()
+    assert job.state is JobState.RUNNING, "the slot is still offered"
+    assert list_attempts([await waiting.hear()]) == await list_live(dispatch.spine)
+
+
+async def test_a_claim_that_names_a_slot_for_which_a_lease_is_on_its_way_holds_up_nobody(dispatch, monkeypatch):
+    """A job is being born into cpu:1, offered by the parked call, while a claim names it as free too."""
+    spine = dispatch.spine
+    node, grant = await busy_node(dispatch, cpu_slots=2)
+    waiting = await dispatch.park(node, "cpu:1")
+    await spine.open_second_hub().submit(slice_count=3)
+    gate = Gate(monkeypatch, submission_service.job_store, "insert_jobs")
+    born = asyncio.create_task(dispatch.submit())
+    await gate.reached()
+    await dispatch.rounds._look_at_queue()
+    claimed = await dispatch.complete(node, grant, await dispatch.claim(node, "cpu:0", "cpu:1"))
+    gate.opened.set()
+    await born
+    waiting.call.dismiss()
+    delivered = list_attempts([claimed, await waiting.hear()])
+    assert sorted(delivered) == sorted(await list_live(spine))
+    assert len(delivered) == 2
+    assert not dispatch.rounds._holding
+
+
+async def test_a_node_that_calls_again_while_a_lease_for_it_is_on_its_way_gets_it_once_by_its_new_call(
+    dispatch, monkeypatch
+):
+    node = await dispatch.spine.enrol(cpu_slots=2)
+    first = await dispatch.park(node, "cpu:0")
+    gate = Gate(monkeypatch, submission_service.job_store, "insert_jobs")
+    born = asyncio.create_task(dispatch.submit())
+    await gate.reached()
+    second = await dispatch.park(node, "cpu:0", "cpu:1")
+    others = asyncio.create_task(dispatch.submit())
+    await gate.reached(count=2)
+    gate.opened.set()
+    await asyncio.gather(born, others)
+    second.call.dismiss()
+    answers = [await first.hear(), await second.hear()]
+    assert list_attempts(answers) == list_attempts(answers[1:])
+    assert sorted(list_attempts(answers)) == sorted(await list_live(dispatch.spine))
+    assert not dispatch.rounds._holding
+
+
+async def test_a_call_whose_time_is_over_is_answered_even_if_nothing_came(dispatch):
+    waiting = await dispatch.park(await dispatch.spine.enrol(), "cpu:0", seconds=0.05)
+    assert await waiting.hear() is None
+    assert len(dispatch.rounds._registry.fleet) == 0
