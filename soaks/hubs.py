@@ -195,7 +195,8 @@ async def _sum_up(dsn: str, record: Record, cancelled: set[str]) -> dict[str, in
             "SELECT (SELECT count(*) FROM slices s WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = s.job_id))"
             " + (SELECT count(*) FROM attempts a WHERE NOT EXISTS"
             " (SELECT 1 FROM slices s WHERE s.job_id = a.job_id AND s.slice_index = a.slice_index))"
-            " + (SELECT count(*) FROM jobs j WHERE (SELECT count(*) FROM slices WHERE job_id = j.id) <> j.slice_count)"
+            " + (SELECT count(*) FROM jobs j"
+            " WHERE (SELECT count(*) FROM slices WHERE job_id = j.id) <> j.slice_count)"
         )
         return outcome
     finally:

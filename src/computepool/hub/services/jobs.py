@@ -27,7 +27,6 @@ from computepool.hub.store.events import EventRow
 from computepool.hub.store.jobs import Job
 from computepool.hub.store.slices import SliceRow
 
-IDEMPOTENCY_KEY_LENGTH_MAX = 200
 LOG_PIECES_PER_PAGE = 16
 
 

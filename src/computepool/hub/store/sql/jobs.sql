@@ -33,7 +33,7 @@ new AS (
     SELECT f.id, f.account_id, f.name, f.spec::jsonb, f.shape_id, f.priority, f.priority_class, f.prefer,
            f.weight_set, f.slice_count, f.retries, f.wall_seconds, f.deadline_at, f.expires_at,
            (CASE WHEN b.job_id IS NULL THEN 'queued' ELSE 'running' END)::job_state,
-           CASE WHEN b.job_id IS NOT NULL THEN clock_timestamp() END
+           CASE WHEN b.job_id IS NOT NULL THEN now() END
       FROM fresh f LEFT JOIN (SELECT DISTINCT job_id FROM born) AS b ON b.job_id = f.id
     RETURNING id, account_id, shape_id, priority, priority_class, slice_count, created_at),
 new_slices AS (
@@ -47,9 +47,9 @@ recorded AS (
     INSERT INTO events (kind, account_id, job_id, body)
     SELECT 'job_submitted', account_id, id, jsonb_build_object('slices', slice_count) FROM new
     UNION ALL
-    SELECT 'slices_leased', new.account_id, born.job_id,
-           jsonb_build_object('slices', jsonb_build_array(jsonb_build_array(born.slice_index, born.slice_index)))
-      FROM born JOIN new ON new.id = born.job_id)
+    SELECT 'slices_leased', new.account_id, new.id, jsonb_build_object(
+               'slices', jsonb_agg(jsonb_build_array(born.slice_index, born.slice_index) ORDER BY born.slice_index))
+      FROM born JOIN new ON new.id = born.job_id GROUP BY new.account_id, new.id)
 SELECT new.id, new.created_at, born.id AS attempt_id FROM new LEFT JOIN born ON born.job_id = new.id;
 
 -- name: find_job^

@@ -25,4 +25,6 @@ UPDATE api_keys SET revoked_at = coalesce(revoked_at, now())
  WHERE id = :id AND account_id = :account_id RETURNING id;
 
 -- name: touch_keys!
-UPDATE api_keys SET last_used_at = now() WHERE id = ANY(:ids::uuid[]);
+-- Locked in order of id: the same keys are used at several hubs, and each of them notes it every few seconds.
+WITH locked AS MATERIALIZED (SELECT id FROM api_keys WHERE id = ANY(:ids::uuid[]) ORDER BY id FOR UPDATE)
+UPDATE api_keys SET last_used_at = now() FROM locked WHERE api_keys.id = locked.id;
