@@ -27,6 +27,11 @@ def new_secret(byte_count: int = 32) -> str:
     return secrets.token_urlsafe(byte_count)
 
 
+def new_nonce() -> str:
+    """Unlike any other, and no secret."""
+    return f"{int.from_bytes(_take_random(12), 'big'):024x}"
+
+
 def new_bytes(byte_count: int) -> bytes:
     return secrets.token_bytes(byte_count)
 

@@ -102,7 +102,7 @@ async def test_an_agent_that_names_no_floor_leaves_the_one_its_owner_has_set(gri
 
 async def test_an_owner_changes_the_floor_and_every_hub_is_told(grid, owner):
     node = await enrol(grid, owner)
-    told = "SELECT version FROM hub_topics WHERE topic = 'nodes'"
+    told = f"SELECT count(*) FROM hub_changes WHERE kind = 'node' AND subject_id = '{node}'"
     before = await grid.fetch_value(told)
     changed = await node_service.set_floor(grid.pool, owner, node, 12 * CREDIT)
     assert changed.node.floor_microcredits_per_hour == 12 * CREDIT

@@ -19,6 +19,7 @@ from computepool.core.placement.idleness import IdleReason
 from computepool.core.placement.price import PRICE_MICROCREDITS_MAX
 from computepool.core.placement.shape import to_shape
 from computepool.core.placement.weights import Split, WeightBook, Weights
+from computepool.core.trust.reputation import to_job_class
 from computepool.hub.http.why import _to_job_why, _to_node_why
 from computepool.hub.services import why as service
 from computepool.hub.services.callers import AccountCaller
@@ -215,7 +216,7 @@ async def rely(grid: StoredGrid, node_id: NodeId, finished: float, failed: float
     await grid.execute(
         "INSERT INTO reliabilities VALUES ($1, $2, $3, $4, 0, now())",
         node_id,
-        service.job_class_of(to_shape(GPU_WORK)),
+        to_job_class(gpu=True),
         finished,
         failed,
     )

@@ -19,6 +19,7 @@ from computepool.core.placement.slot import Slot
 # Runs that one hub looks at; with more, the rest waits until some of these are empty.
 RUNS_MAX = 20_000
 VERDICTS_MAX = 10_000
+SHAPES_MAX = 50_000
 
 
 class Backlog:
@@ -70,6 +71,8 @@ class Backlog:
         for run in present:
             if run not in self._noted:
                 self.note(run)
+        if len(self.shapes) > SHAPES_MAX:
+            self.shapes = {id: shape for id, shape in self.shapes.items() if id in self.runs}
 
     def could_use(self, slot: Slot) -> bool:
         """Whether something that waits could run on this slot."""

@@ -163,7 +163,7 @@ class Leases:
         claims = {
             "iss": str(self._keyring.hub_id),
             "aud": str(leased[0].node_id),
-            "jti": entropy.new_secret(12),
+            "jti": entropy.new_nonce(),
             "iat": now,
             "exp": now + self._settings.job_token_seconds,
             "orders": {
