@@ -64,7 +64,7 @@ class Submitter:
         if draw < 0.1 and self._recent:
             await self._cancel(client)
         elif draw < 0.4:
-            await self._submit(client, person, [{"command": ["true"]} for _ in range(self._random.randint(2, 12))])
+            await self._submit(client, person, [{"command": ["true"], "retries": 20}] * self._random.randint(2, 12))
         else:
             slice_count = self._random.choice([1, 5, 40, 40])
             await self._submit(client, person, [{"command": ["true"], "slice_count": slice_count, "retries": 20}])
