@@ -25,7 +25,7 @@ SILENT_SECONDS = 4.0
 # A score must be better by this much to be worth waiting for: one part in a hundred of price or speed.
 MARGIN = 0.01
 # Of each kind and tier, so many of the best free slots are told, for each preference.
-TOLD_PER_TIER = 4
+TOLD_PER_TIER = 16
 TIERS_MAX = 32
 
 
