@@ -77,12 +77,25 @@ class ParkedCall:
         self._dismissed = True
         self._answer_if_due()
 
+    def close(self) -> None:
+        """Nobody waits for it any more."""
+        self.open = False
+        self.answer = _answered
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
     def _answer_if_due(self) -> None:
         if self.open and not self._held and (self._dismissed or self.tidings):
             self.open = False
             if self.timer is not None:
                 self.timer.cancel()
-            self.answer(self.tidings)
+            answer, self.answer = self.answer, _answered
+            answer(self.tidings)
+
+
+def _answered(_: Tidings) -> None:
+    """Stands where the answer was. The answer knows the call: kept, the two would keep each other for long."""
 
 
 class ParkedCalls:

@@ -154,9 +154,7 @@ class Rounds:
         self._registry.offer(call.node_id, free)
 
     def leave(self, call: ParkedCall) -> None:
-        call.open = False
-        if call.timer is not None:
-            call.timer.cancel()
+        call.close()
         self._registry.withdraw(call.node_id, self._parked.leave(call))
         if self._newcomers.get(call.node_id) is call:
             del self._newcomers[call.node_id]
