@@ -35,7 +35,8 @@ def wait_for_parent(number, parent):
     return 0
 
 def say(*words):
-    print(*words, file=sys.stderr, flush=True)
+    # Not by print: a signal may come while it writes, and its handler has something to say too.
+    os.write(2, (" ".join(map(str, words)) + "\\n").encode())
 
 def obey(number, parent):
 %s
