@@ -143,10 +143,22 @@ class Rounds:
 
     def _admit(self, call: ParkedCall) -> None:
         self._parked.park(call)
+        self._take_over(call)
         if call.takes_work:
             self._offer(call)
         else:
             self._tell(call, {})
+
+    def _take_over(self, call: ParkedCall) -> None:
+        """What is being written for a call that its node has given up, the new one waits for and delivers."""
+        if call.claim:
+            return
+        for name in call.free_slots:
+            earlier = self._holding.get((call.node_id, name))
+            if earlier is not None:
+                self._holding[call.node_id, name] = call
+                call.hold()
+                earlier.release()
 
     def _offer(self, call: ParkedCall) -> None:
         """But not what a lease is being written for: the node cannot know of it yet."""
