@@ -119,7 +119,7 @@ class Rounds:
         self._newcomers: dict[NodeId, ParkedCall] = {}
         self._hurried: list[ParkedCall] = []
         # Calls that are held until leases for them are written, by the slot they are held for.
-        self._holding: dict[tuple[NodeId, SlotName], ParkedCall] = {}
+        self._holding: dict[tuple[NodeId, str], ParkedCall] = {}
         # When an attempt was sent to its node, as long as it may have to be sent again.
         self._sent_at: dict[AttemptId, float] = {}
         self._introductions: GroupCommit[NodeId, None] = GroupCommit(self._introduce, batch_max=1_000)
