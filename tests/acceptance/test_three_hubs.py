@@ -21,6 +21,8 @@ NOTHING_WRONG = {
     "orphans": 0,
 }
 
+TRIES_MAX = 5
+
 
 @pytest.mark.timeout(300)
 async def test_three_hubs_that_share_accounts_and_jobs_never_deadlock(dsn: str, tmp_path: Path):
@@ -31,10 +33,16 @@ async def test_three_hubs_that_share_accounts_and_jobs_never_deadlock(dsn: str, 
 
 @pytest.mark.timeout(300)
 async def test_control_hubs_that_lock_jobs_in_any_order_do_deadlock(dsn: str, tmp_path: Path):
-    outcome = await run_hubs(dsn, tmp_path, seconds=12, accounts=50, planted="unordered_locks")
-    assert outcome["deadlocks"] > 0
-    # Even then nothing is lost: the loser of a deadlock is cut into smaller pieces and tried again.
-    assert outcome["lost"] == outcome["double_results"] == 0
+    deadlocks = 0
+    # Two hubs must meet within a fraction of a millisecond: it takes its time now and then.
+    for _ in range(TRIES_MAX):
+        outcome = await run_hubs(dsn, tmp_path, seconds=12, accounts=50, planted="unordered_locks")
+        # Even then nothing is lost: the loser of a deadlock is cut into smaller pieces and tried again.
+        assert outcome["lost"] == outcome["double_results"] == 0
+        deadlocks += outcome["deadlocks"]
+        if deadlocks:
+            break
+    assert deadlocks > 0
 
 
 @pytest.mark.timeout(300)

@@ -58,13 +58,18 @@ small_sets = st.sets(st.integers(0, 39), max_size=6)
 
 @settings(max_examples=150, deadline=None)
 @given(
-    count=st.integers(0, 40), batch_max=st.integers(1, 16), refused=small_sets, blocked=small_sets, broken=small_sets
+    count=st.integers(0, 40),
+    batch_max=st.integers(1, 16),
+    lanes=st.integers(1, 3),
+    refused=small_sets,
+    blocked=small_sets,
+    broken=small_sets,
 )
-def test_every_caller_gets_exactly_one_answer_and_it_is_the_truth(count, batch_max, refused, blocked, broken):
+def test_every_caller_gets_exactly_one_answer_and_it_is_the_truth(count, batch_max, lanes, refused, blocked, broken):
     writer = Writer(refused=refused, blocked=blocked, broken=broken)
 
     async def run() -> list[object]:
-        group: GroupCommit[int, int] = GroupCommit(writer.commit, batch_max=batch_max)
+        group: GroupCommit[int, int] = GroupCommit(writer.commit, batch_max=batch_max, lanes=lanes)
         answers = await put_each(group, count)
         await group.close()
         return answers
@@ -251,8 +256,7 @@ async def test_when_the_process_ends_in_the_middle_of_a_write_nobody_is_left_wit
     group: GroupCommit[int, int] = GroupCommit(commit, batch_max=4)
     calls = [asyncio.create_task(group.put(i)) for i in range(10)]
     await written.wait()
-    running = group._running
-    assert running is not None
+    [running] = group._running
     running.cancel()
     async with asyncio.timeout(5):
         answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -273,3 +277,27 @@ async def test_single_commit_answers_as_a_group_would():
     with pytest.raises(Conflict):
         await single.put(1)
     assert [type(answer) for answer in await single.put_all([1, 2])] == [Conflict, int]
+
+
+async def test_lanes_write_side_by_side_and_no_call_is_left_behind_when_they_come_to_rest():
+    """A call that comes at the very moment when a lane ends must find it free, or it would wait for ever."""
+    under_way, most = 0, 0
+
+    async def commit(items: Sequence[int]) -> list[int]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return list(items)
+
+    group: GroupCommit[int, int] = GroupCommit(commit, batch_max=2, lanes=2)
+
+    async def call_again_and_again(start: int) -> None:
+        for i in range(50):
+            assert await group.put(start + i) == start + i
+
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(call_again_and_again(1_000 * caller) for caller in range(7)))
+        await group.close()
+    assert most == 2

@@ -57,6 +57,8 @@ SHUTDOWN_SECONDS = 5
 EXPIRY_BATCH = 100
 # Calls that share one transaction at most.
 GROUP_MAX = 128
+# Such transactions at a time, for submits and for completions each.
+LANES = 2
 
 
 def run_hub(**overrides: Any) -> int:
@@ -241,7 +243,7 @@ def _group(
     config: HubSettings, commit: Commit[Item, Answer]
 ) -> GroupCommit[Item, Answer] | SingleCommit[Item, Answer]:
     if config.group_commit:
-        return GroupCommit(tell_blocked(commit), batch_max=GROUP_MAX)
+        return GroupCommit(tell_blocked(commit), batch_max=GROUP_MAX, lanes=LANES)
     return SingleCommit(commit)
 
 

@@ -1,6 +1,7 @@
-"""Collects single calls while the previous transaction is in flight, and commits them together.
+"""Collects single calls while earlier transactions are in flight, and commits them together.
 
-At low load a batch is one call and costs no latency; under load one commit serves many. Every caller is answered
+At low load a batch is one call and costs no latency; under load one commit serves many. With two lanes the hub
+prepares a batch while the database writes the other. Every caller is answered
 exactly once: with its own answer, with its own refusal, or with the fault that met its batch. A caller that goes
 away does not cancel the transaction it is in: a COMMIT is never cancelled.
 """
@@ -40,13 +41,15 @@ class GroupCommit(Generic[Item, Answer]):
         *,
         batch_max: int = 256,
         waiting_max: int = 20_000,
+        lanes: int = 1,
     ) -> None:
         self._commit = commit
+        self._lanes = lanes
         self._batch_max = batch_max
         self._waiting_max = waiting_max
         self._waiting: deque[_Call[Item, Answer]] = deque()
         self._waiting_count = 0
-        self._running: asyncio.Task[None] | None = None
+        self._running: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def put(self, item: Item) -> Answer:
@@ -64,18 +67,18 @@ class GroupCommit(Generic[Item, Answer]):
             raise HubUnavailable(
                 "This hub has more calls than it can write. Try again shortly.", retry_after_seconds=2
             )
-        call = _Call[Item, Answer](items, asyncio.get_running_loop().create_future())
+        call: _Call[Item, Answer] = _Call(items, asyncio.get_running_loop().create_future())
         self._waiting.append(call)
         self._waiting_count += len(items)
-        if self._running is None:
-            self._running = asyncio.create_task(self._run())
+        if len(self._running) < self._lanes:
+            self._running.add(asyncio.create_task(self._run()))
         return await call.answers
 
     async def close(self) -> None:
         """Takes nothing more; returns when everyone who waits has been answered."""
         self._closed = True
-        while self._running is not None:
-            await asyncio.wait({self._running})
+        while self._running:
+            await asyncio.wait(self._running)
 
     async def _run(self) -> None:
         """Lives while there is something to write: an idle hub has no task for it."""
@@ -91,7 +94,8 @@ class GroupCommit(Generic[Item, Answer]):
             self._waiting_count = 0
             raise
         finally:
-            self._running = None
+            # At once, not by a callback of the task: the next caller must find the lane free.
+            self._running.discard(asyncio.current_task())
 
     def _next_batch(self) -> list[_Call[Item, Answer]]:
         """At least one call, and as many as fit."""

@@ -319,33 +319,36 @@ class Rounds:
         claims = [ending.claim for ending in endings if ending.claim is not None and ending.claim.open]
         if not claims:
             return await finish_attempts(self._pool, reports, on_end=self._on_end)
-        async with self._one_round:
-            turn = _Turn()
-            try:
-                outcomes = await finish_attempts(
-                    self._pool, reports, on_end=self._on_end, then=lambda conn: self._grant_on(conn, claims, turn)
-                )
-            except BaseException:
-                if turn.round is not None:
-                    turn.round.undo()
-                    self._give_back(turn.round)
-                raise
-            else:
-                if turn.round is not None and turn.granted is not None:
-                    self._conclude(turn.round, turn.granted, as_of=turn.as_of)
-            finally:
-                for call in claims:
-                    call.dismiss()
+        turn = _Turn()
+        try:
+            outcomes = await finish_attempts(
+                self._pool, reports, on_end=self._on_end, then=lambda conn: self._grant_on(conn, claims, turn)
+            )
+        except BaseException:
+            if turn.round is not None:
+                turn.round.undo()
+                self._give_back(turn.round)
+                # What it had locked may have made a run look empty to others.
+                self._stale = True
+            raise
+        else:
+            if turn.round is not None and turn.granted is not None:
+                self._conclude(turn.round, turn.granted, as_of=turn.as_of)
+        finally:
+            for call in claims:
+                call.dismiss()
         return outcomes
 
     async def _grant_on(self, conn: Connection, claims: Sequence[ParkedCall], turn: _Turn) -> None:
-        for call in claims:
-            self._admit(call)
-        turn.as_of, turn.round = self._backlog.moment, self._plan()
-        if turn.round is not None:
-            turn.granted = await self._leases.grant_on(
-                conn, turn.round, expected_seconds=self._share.expected_seconds, lock=not self._elsewhere.alone
-            )
+        """Planned one after the other, while the commits of several may be on their way."""
+        async with self._one_round:
+            for call in claims:
+                self._admit(call)
+            turn.as_of, turn.round = self._backlog.moment, self._plan()
+            if turn.round is not None:
+                turn.granted = await self._leases.grant_on(
+                    conn, turn.round, expected_seconds=self._share.expected_seconds, lock=True
+                )
 
     async def complete_apart(self, endings: Sequence[Ending]) -> Sequence[CompleteOutcome | ComputePoolError]:
         """The same with a transaction for each, to measure what it is worth to share one."""

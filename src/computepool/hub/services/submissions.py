@@ -213,7 +213,8 @@ class Submissions:
         allowance = self._allowances[account_id]
         if allowance.find_refusal(slice_count) is not None and not allowance.fresh:
             [usage] = (await account_store.list_usage(conn, {account_id})).values()
-            # What was let in before this batch is in the database by now; what this batch lets in is not.
+            # What was let in before this batch is in the database, but for what another lane or hub is writing: the
+            # limit is soft by that much. What this batch lets in is not there yet.
             allowance = _Allowance(usage, 0.0, taken=in_batch, fresh=True)
             self._allowances[account_id] = allowance
         refusal = allowance.find_refusal(slice_count)
