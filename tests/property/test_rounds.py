@@ -259,6 +259,18 @@ def test_a_round_ends_and_tells_of_empty_runs_only_if_they_are(scene):
 
 
 @BOUNDED
+@given(SCENES, st.integers(0, 3))
+def test_the_queue_may_be_found_empty_by_somebody_else_while_a_round_is_under_way(scene, looks):
+    round_ = open_round(scene.queue, scene.candidates)
+    run_round(round_, scene.queue, looks=looks)
+    before = list(round_.pairs)
+    round_._runs.clear()
+    round_._takes = None
+    assert not round_.list_takes()
+    assert round_.pairs == before
+
+
+@BOUNDED
 @given(SCENES, st.integers(0, 5))
 def test_no_more_is_granted_than_one_transaction_should_hold(scene, most):
     assert len(place(scene.queue, scene.candidates, grants_max=most)) <= most

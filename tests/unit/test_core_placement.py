@@ -15,7 +15,15 @@ from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.spec import Requirements
 from computepool.core.placement import checks
 from computepool.core.placement.checks import CHECKS, find_refusal
-from computepool.core.placement.rounds import AVOID_SECONDS, ELSEWHERE_SECONDS, Head, Wish, demand
+from computepool.core.placement.rounds import (
+    AVOID_SECONDS,
+    ELSEWHERE_SECONDS_MAX,
+    ELSEWHERE_SECONDS_MIN,
+    Head,
+    Wish,
+    demand,
+    patience_seconds,
+)
 from computepool.core.placement.scorers import Candidate
 from computepool.core.placement.shape import DISK_STEP_BYTES, RAM_STEP_BYTES, VRAM_STEP_BYTES, Shape, to_shape
 from computepool.core.placement.slot import Slot, tightness
@@ -419,19 +427,35 @@ def test_a_price_above_the_ceiling_is_a_gate_like_any_other():
 # Other hubs
 
 
+def run_with_gap(gap: float, *, waited_seconds: float) -> tuple[int, float | None]:
+    queue = HeadQueue([head(CPU, queued_at=NOW - timedelta(seconds=waited_seconds))], SHAPES)
+    round_ = open_round(queue, [make_candidate(CPU_SLOT)], gap_elsewhere=lambda *_: gap)
+    return len(run_round(round_, queue)), round_.postponed_seconds
+
+
 def test_a_slice_leaves_a_slot_alone_for_a_moment_while_another_hub_has_a_better_one():
-    fresh = head(CPU, queued_at=NOW - timedelta(seconds=ELSEWHERE_SECONDS / 2))
-    queue = HeadQueue([fresh], SHAPES)
-    round_ = open_round(queue, [make_candidate(CPU_SLOT)], is_better_elsewhere=lambda *_: True)
-    assert (run_round(round_, queue), round_.postponed) == ([], True)
-    assert len(place(queue, [make_candidate(CPU_SLOT)], is_better_elsewhere=lambda *_: False)) == 1
+    paired, postponed_seconds = run_with_gap(1.0, waited_seconds=ELSEWHERE_SECONDS_MAX / 2)
+    assert paired == 0
+    assert postponed_seconds == pytest.approx(ELSEWHERE_SECONDS_MAX / 2)
+    assert run_with_gap(0.0, waited_seconds=0.0) == (1, None)
 
 
 def test_a_slice_that_has_waited_for_a_better_slot_takes_what_there_is():
-    waited = head(CPU, queued_at=NOW - timedelta(seconds=ELSEWHERE_SECONDS))
-    queue = HeadQueue([waited], SHAPES)
-    round_ = open_round(queue, [make_candidate(CPU_SLOT)], is_better_elsewhere=lambda *_: True)
-    assert (len(run_round(round_, queue)), round_.postponed) == (1, False)
+    assert run_with_gap(1.0, waited_seconds=ELSEWHERE_SECONDS_MAX) == (1, None)
+
+
+def test_a_slot_that_is_nearly_as_good_is_taken_before_one_that_is_far_worse():
+    """So the slice goes to the best hub that can be had, whoever of them looks first."""
+    waited = (ELSEWHERE_SECONDS_MIN + ELSEWHERE_SECONDS_MAX) / 2
+    assert run_with_gap(0.02, waited_seconds=waited)[0] == 1
+    assert run_with_gap(0.9, waited_seconds=waited)[0] == 0
+
+
+def test_patience_grows_with_what_there_is_to_gain_and_has_an_end():
+    gaps = [0.0, 0.01, 0.1, 0.5, 1.0, 50.0]
+    seconds = [patience_seconds(gap) for gap in gaps]
+    assert seconds == sorted(seconds)
+    assert (seconds[0], seconds[-1]) == (0.0, ELSEWHERE_SECONDS_MAX)
 
 
 # What a round tells

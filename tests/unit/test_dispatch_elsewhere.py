@@ -15,9 +15,10 @@ from computepool.core.ids import SlotName
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.placement.fleet import FleetIndex
 from computepool.core.placement.scorers import Candidate, score
+from computepool.core.placement.slot import SlotKind
 from computepool.core.placement.weights import Preference
 from computepool.hub.dispatch import elsewhere as elsewhere_module
-from computepool.hub.dispatch.elsewhere import MARGIN, TOLD_PER_TIER, Elsewhere, list_best
+from computepool.hub.dispatch.elsewhere import MARGIN, SCARCE_GAP, TOLD_PER_TIER, Elsewhere, list_best
 from tests.support.builders import GB, make_candidate, make_shape, make_slot, node_number
 from tests.support.head_queue import SETS
 
@@ -91,7 +92,7 @@ async def test_a_hub_is_alone_until_it_hears_of_another(table):
     here, there = make_hub(HERE), make_hub(THERE)
     await here.exchange()
     assert here.alone
-    assert not here.is_better(CPU_WORK, Preference.VALUE, cpu())
+    assert not here.find_gap(CPU_WORK, Preference.VALUE, cpu())
     await there.exchange()
     await here.exchange()
     assert (here.alone, there.alone) == (False, False)
@@ -108,27 +109,30 @@ async def test_a_hub_that_leaves_is_not_waited_for(table):
 
 async def test_a_cheaper_or_faster_slot_elsewhere_is_better(table):
     here = await meet(cpu(price=CREDIT // 2))
-    assert here.is_better(CPU_WORK, Preference.VALUE, cpu(price=CREDIT))
-    assert not here.is_better(CPU_WORK, Preference.VALUE, cpu(price=CREDIT // 4))
-    assert not here.is_better(CPU_WORK, Preference.FASTEST, cpu(price=CREDIT)), (
-        "who wants speed is not lured by price"
-    )
+    assert here.find_gap(CPU_WORK, Preference.VALUE, cpu(price=CREDIT))
+    assert not here.find_gap(CPU_WORK, Preference.VALUE, cpu(price=CREDIT // 4))
+    assert not here.find_gap(CPU_WORK, Preference.FASTEST, cpu(price=CREDIT)), "who wants speed is not lured by price"
 
 
 async def test_a_slot_that_is_hardly_better_is_not_worth_waiting_for(table):
     here = await meet(cpu(price=CREDIT))
-    assert not here.is_better(CPU_WORK, Preference.VALUE, cpu(price=int(CREDIT * (1 + MARGIN / 2))))
-    assert here.is_better(CPU_WORK, Preference.VALUE, cpu(price=int(CREDIT * (1 + 2 * MARGIN))))
+    assert not here.find_gap(CPU_WORK, Preference.VALUE, cpu(price=int(CREDIT * (1 + MARGIN / 2))))
+    assert here.find_gap(CPU_WORK, Preference.VALUE, cpu(price=int(CREDIT * (1 + 2 * MARGIN))))
 
 
 async def test_cpu_work_waits_for_a_cpu_slot_elsewhere_rather_than_take_a_gpu_here(table):
     here = await meet(cpu(price=100 * CREDIT))
-    assert here.is_better(CPU_WORK, Preference.VALUE, card(price=1))
+    assert here.find_gap(CPU_WORK, Preference.VALUE, card(price=1))
+
+
+async def test_cpu_work_waits_a_moment_before_it_takes_a_gpu_even_if_no_cpu_slot_was_told_of(table):
+    here = await meet(card(price=1))
+    assert here.find_gap(CPU_WORK, Preference.VALUE, card(price=1)) == SCARCE_GAP
 
 
 async def test_cpu_work_never_leaves_a_cpu_slot_for_a_gpu_elsewhere(table):
     here = await meet(card(price=0))
-    assert not here.is_better(CPU_WORK, Preference.VALUE, cpu(price=100 * CREDIT))
+    assert not here.find_gap(CPU_WORK, Preference.VALUE, cpu(price=100 * CREDIT))
 
 
 @pytest.mark.parametrize(
@@ -148,32 +152,32 @@ async def test_cpu_work_never_leaves_a_cpu_slot_for_a_gpu_elsewhere(table):
 async def test_a_slot_elsewhere_that_misses_a_gate_is_not_waited_for(table, shape):
     here = await meet(card(price=1, tier="rtx-3090"))
     dear = card(price=100 * CREDIT)
-    assert here.is_better(GPU_WORK, Preference.VALUE, dear)
-    assert not here.is_better(shape, Preference.VALUE, dear)
+    assert here.find_gap(GPU_WORK, Preference.VALUE, dear)
+    assert not here.find_gap(shape, Preference.VALUE, dear)
 
 
 async def test_no_two_slices_wait_for_the_same_slot(table):
     here = await meet(cpu(price=1), cpu(2, price=1))
     dear = cpu(price=CREDIT)
-    assert here.is_better(CPU_WORK, Preference.VALUE, dear, "first")
-    assert here.is_better(CPU_WORK, Preference.VALUE, dear, "second")
-    assert not here.is_better(CPU_WORK, Preference.VALUE, dear, "third")
-    assert here.is_better(CPU_WORK, Preference.VALUE, dear, "first"), "who waits already goes on waiting"
+    assert here.find_gap(CPU_WORK, Preference.VALUE, dear, "first")
+    assert here.find_gap(CPU_WORK, Preference.VALUE, dear, "second")
+    assert not here.find_gap(CPU_WORK, Preference.VALUE, dear, "third")
+    assert here.find_gap(CPU_WORK, Preference.VALUE, dear, "first"), "who waits already goes on waiting"
 
 
 async def test_what_is_told_anew_is_for_everybody_again(table):
     here = await meet(cpu(price=1))
-    assert here.is_better(CPU_WORK, Preference.VALUE, cpu(), "first")
-    assert not here.is_better(CPU_WORK, Preference.VALUE, cpu(), "second")
+    assert here.find_gap(CPU_WORK, Preference.VALUE, cpu(), "first")
+    assert not here.find_gap(CPU_WORK, Preference.VALUE, cpu(), "second")
     await here.exchange()
-    assert here.is_better(CPU_WORK, Preference.VALUE, cpu(), "second")
+    assert here.find_gap(CPU_WORK, Preference.VALUE, cpu(), "second")
 
 
 async def test_all_other_hubs_are_looked_at(table):
     here = await meet(cpu(price=10 * CREDIT))
     await make_hub(FURTHER, cpu(price=1)).exchange()
     await here.exchange()
-    assert here.is_better(CPU_WORK, Preference.VALUE, cpu(price=CREDIT))
+    assert here.find_gap(CPU_WORK, Preference.VALUE, cpu(price=CREDIT))
 
 
 # What is told
@@ -234,4 +238,6 @@ def test_a_hint_is_never_wrong_and_with_few_slots_never_missing(free, own, shape
     best = fleet.best(shape, prefer, ceiling=shape.ceiling_microcredits_per_hour)
     mine = score(own, shape, WEIGHTS, prefer)
     expected = best is not None and score(best, shape, WEIGHTS, prefer) > mine + MARGIN
-    assert here.is_better(shape, prefer, own) is expected
+    # With others about, a card is kept from plain work for a moment in any case.
+    expected |= own.slot.kind is SlotKind.GPU and not shape.gpu
+    assert (here.find_gap(shape, prefer, own) > 0) is expected

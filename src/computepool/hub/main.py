@@ -121,6 +121,8 @@ async def serve(config: HubSettings, *, parent: int | None = None) -> None:
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS,
                 timeout_keep_alive=75,
                 ws="none",
+                # The app does it where it is needed.
+                proxy_headers=False,
             ),
             hub,
         )
@@ -253,6 +255,7 @@ def _list_chores(hub: Hub, dsn: str) -> list[Any]:
         hub.rounds.run(),
         hub.rounds.run_greeter(),
         hub.rounds.run_timer(hub.hear_changes),
+        hub.elsewhere.run(),
         hub.beats.run(),
         hub.share.run(),
         hub.evidence.run(),

@@ -23,8 +23,10 @@ from computepool.core.placement.weights import Preference
 
 # A slice keeps away from the node that failed it last, unless nobody else took it for this long.
 AVOID_SECONDS = 10
-# A slice leaves a slot here alone while another hub has a better one, but not for longer than this.
-ELSEWHERE_SECONDS = 0.3
+# A slice leaves a slot here alone while another hub has a better one, for longer the better that is: so the hub that
+# has the best one takes it first, the next best only if that one did not, and a scarce card last of all.
+ELSEWHERE_SECONDS_MIN = 0.1
+ELSEWHERE_SECONDS_MAX = 0.6
 # Heads that cannot be placed are passed over, and more of their run is looked at, up to this many.
 LOOK_FURTHER_MAX = 512
 
@@ -70,8 +72,8 @@ class Share(Protocol):
         """How many of the next `count` grants each of these accounts should get."""
 
 
-# Whether another hub has a free slot that is better for this shape and wish than this candidate; and for which slice.
-IsBetterElsewhere = Callable[[Shape, Preference, Candidate, tuple[JobId, int]], bool]
+# How much better a free slot of another hub is for this shape and wish than this candidate, for which slice; 0: none.
+GapElsewhere = Callable[[Shape, Preference, Candidate, tuple[JobId, int]], float]
 Runs = Mapping[ShapeId, Mapping[PriorityClass, Set[AccountId]]]
 
 
@@ -86,7 +88,7 @@ class Round:
         share: Share,
         *,
         grants_max: int,
-        is_better_elsewhere: IsBetterElsewhere | None = None,
+        gap_elsewhere: GapElsewhere | None = None,
         on_pair: Callable[[Candidate], None] = lambda _: None,
     ) -> None:
         self._fleet = fleet
@@ -94,7 +96,7 @@ class Round:
         self._runs = runs
         self._share = share
         self._grants_max = grants_max
-        self._is_better_elsewhere = is_better_elsewhere
+        self._gap_elsewhere = gap_elsewhere
         self._on_pair = on_pair
         # Shapes that ask for the same, the most demanding first.
         self._levels = _group_by_demand(runs, shapes)
@@ -109,8 +111,8 @@ class Round:
         self.undone: list[Candidate] = []
         # Runs of which every slice was placed.
         self.emptied: set[Run] = set()
-        # A slice was left for another hub, and should be looked at again soon.
-        self.postponed = False
+        # A slice was left for another hub, and should be looked at again after so many seconds.
+        self.postponed_seconds: float | None = None
 
     def list_takes(self) -> dict[Run, int]:
         """How many heads to take from which runs; empty when the round is over.
@@ -141,12 +143,15 @@ class Round:
         return self._fleet.count_feasible(shape, ceiling=shape.ceiling_microcredits_per_hour, limit=limit)
 
     def _list_open(self, shape_ids: Iterable[ShapeId]) -> list[Run]:
-        """Of these shapes: the runs of the highest class that has something left to look at."""
+        """Of these shapes: the runs of the highest class that has something left to look at.
+
+        The queue may move while a round waits for its heads: a shape may be gone from it.
+        """
         for priority_class in reversed(PriorityClass):
             found = [
                 run
                 for shape_id in shape_ids
-                for account_id in self._runs[shape_id].get(priority_class, ())
+                for account_id in self._runs.get(shape_id, {}).get(priority_class, ())
                 if (run := Run(shape_id, priority_class, account_id)) not in self._closed
             ]
             if found:
@@ -203,18 +208,25 @@ class Round:
         candidate = self._fleet.best(
             shape, wish.prefer, weights=wish.weight_set, ceiling=shape.ceiling_microcredits_per_hour, avoid=avoid
         )
-        if candidate is None or self._is_better_elsewhere is None:
+        if candidate is None or self._gap_elsewhere is None or waited.total_seconds() >= ELSEWHERE_SECONDS_MAX:
             return candidate
-        if waited >= timedelta(seconds=ELSEWHERE_SECONDS):
+        gap = self._gap_elsewhere(shape, wish.prefer, candidate, (head.job_id, head.slice_index))
+        left = patience_seconds(gap) - waited.total_seconds()
+        if left <= 0:
             return candidate
-        if self._is_better_elsewhere(shape, wish.prefer, candidate, (head.job_id, head.slice_index)):
-            self.postponed = True
-            return None
-        return candidate
+        self.postponed_seconds = min(left, self.postponed_seconds or left)
+        return None
 
     def undo(self) -> None:
         """The leases were not written. The slots are for the caller to give back, if they are still offered."""
         self.undone, self.pairs = [pair.candidate for pair in self.pairs], []
+
+
+def patience_seconds(gap: float) -> float:
+    """How long a slice waits for a slot whose score is better by this much."""
+    if gap <= 0:
+        return 0.0
+    return ELSEWHERE_SECONDS_MIN + (ELSEWHERE_SECONDS_MAX - ELSEWHERE_SECONDS_MIN) * min(1.0, gap)
 
 
 def _group_by_demand(runs: Runs, shapes: Mapping[ShapeId, Shape]) -> list[list[ShapeId]]:

@@ -1,13 +1,16 @@
-"""What other hub processes have free, told a few times a second, so that a slice is not given a worse slot here while
-a better one waits there. A hint, never a promise: a slice waits for it a moment only."""
+"""What other hub processes have free, told many times a second while work flows, so that a slice is not given a worse
+slot here while a better one waits there. A hint, never a promise: a slice waits for it a moment only."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from computepool import clock
 from computepool.core.ids import NodeId, SlotName
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.spec import Requirements
@@ -20,10 +23,18 @@ from computepool.core.placement.weights import Preference, Weights
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store.connect import Pool
 
+log = logging.getLogger("computepool.dispatch")
+
+# How often hubs tell each other: as often as a part of their time allows.
+TOLD_SECONDS_MIN = 0.05
+TOLD_SECONDS_MAX = 0.25
+TOLD_SHARE = 0.2
+ALONE_SECONDS = 1.0
 # A hub process that was not heard for this long is gone, or as good as gone.
 SILENT_SECONDS = 4.0
 # A score must be better by this much to be worth waiting for: one part in a hundred of price or speed.
 MARGIN = 0.01
+SCARCE_GAP = 1.0
 # Of each kind and tier, so many of the best free slots are told, for each preference.
 TOLD_PER_TIER = 16
 TIERS_MAX = 32
@@ -50,6 +61,20 @@ class Elsewhere:
     def alone(self) -> bool:
         return not self._others
 
+    async def run(self) -> None:
+        while True:
+            started = clock.seconds()
+            try:
+                await self.exchange()
+            except Exception as error:
+                log.warning("summaries_not_exchanged error=%r", error)
+            await asyncio.sleep(self._plan_pause(clock.seconds() - started))
+
+    def _plan_pause(self, took_seconds: float) -> float:
+        if self.alone:
+            return ALONE_SECONDS
+        return min(max(took_seconds / TOLD_SHARE, TOLD_SECONDS_MIN), TOLD_SECONDS_MAX)
+
     async def exchange(self) -> None:
         """One statement that tells and hears."""
         told = list_best(self._fleet)
@@ -67,18 +92,26 @@ class Elsewhere:
         async with self._pool.acquire() as conn:
             await hub_store.delete_summary(conn, self._hub_process_id)
 
-    def is_better(self, shape: Shape, prefer: Preference, candidate: Candidate, slice_: Hashable = None) -> bool:
-        """Whether another hub should have this slice. With `slice_`, no other is left to the same slot there."""
+    def find_gap(self, shape: Shape, prefer: Preference, candidate: Candidate, slice_: Hashable = None) -> float:
+        """How much better a slot another hub has for this slice, in points of score; 0: none worth waiting for.
+
+        With `slice_`, no other is left to the same slot there.
+        """
         if not self._others:
-            return False
-        here = score(candidate, shape, self._weights, prefer) + MARGIN
+            return 0.0
+        here = score(candidate, shape, self._weights, prefer)
+        best, best_score = None, here + MARGIN
         for told in self._list_fitting(shape):
             if told.awaited_by is not None and told.awaited_by != slice_:
                 continue
-            if score(told.candidate, shape, self._weights, prefer) > here:
-                told.awaited_by = slice_
-                return True
-        return False
+            there = score(told.candidate, shape, self._weights, prefer)
+            if there > best_score:
+                best, best_score = told, there
+        if best is not None:
+            best.awaited_by = slice_
+            return best_score - here
+        # A card is not spent on plain work while another hub may have a slot for it that it has not told of yet.
+        return SCARCE_GAP if candidate.slot.kind is SlotKind.GPU and not shape.gpu else 0.0
 
     def _list_fitting(self, shape: Shape) -> Iterable[_Told]:
         for slots in self._others.values():

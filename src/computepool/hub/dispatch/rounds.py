@@ -22,7 +22,7 @@ from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.lease import Attempt, is_to_be_stopped
 from computepool.core.jobs.state import AttemptState
 from computepool.core.nodes.state import NodeState
-from computepool.core.placement.rounds import ELSEWHERE_SECONDS, Round, Wish
+from computepool.core.placement.rounds import Round, Wish
 from computepool.core.placement.scorers import Candidate
 from computepool.core.placement.shape import Shape
 from computepool.hub.dispatch.backlog import RUNS_MAX, Backlog
@@ -59,8 +59,6 @@ GREET_SECONDS = 0.1
 LOOK_SHARE = 0.1
 LOOK_PAUSE_SECONDS_MAX = 0.5
 NODES_PER_LOOK = 5_000
-# How often hubs tell each other what they have free.
-TOLD_SECONDS = 0.25
 # How far back changes are read each time, because they do not become visible in order.
 CHANGES_SECONDS = 10.0
 # A hub that is alone knows what was queued; it makes sure only now and then.
@@ -258,7 +256,7 @@ class Rounds:
             self._backlog.runs,
             self._share,
             grants_max=GRANTS_MAX,
-            is_better_elsewhere=None if self._elsewhere.alone else self._elsewhere.is_better,
+            gap_elsewhere=None if self._elsewhere.alone else self._elsewhere.find_gap,
             on_pair=self._hold,
         )
         return round_ if round_.list_takes() else None
@@ -273,13 +271,15 @@ class Rounds:
             self._look_up_soon(pair.candidate.slot.node_id)
         for pair in round_.pairs:
             self._release_slot(pair.candidate.slot.node_id, pair.candidate.slot.name)
-        if round_.postponed:
-            asyncio.get_running_loop().call_later(ELSEWHERE_SECONDS, self.wake)
+        if round_.postponed_seconds is not None:
+            asyncio.get_running_loop().call_later(round_.postponed_seconds, self.wake)
         # A round that is full asks for nothing more, whatever is left.
         if granted.grants and (len(round_.pairs) >= GRANTS_MAX or round_.list_takes()):
             self.wake()
 
     def _give_back(self, round_: Round) -> None:
+        # What it had locked may have made a run look empty to others.
+        self._stale = True
         for candidate in round_.undone:
             self.give_slot(candidate)
 
@@ -328,8 +328,6 @@ class Rounds:
             if turn.round is not None:
                 turn.round.undo()
                 self._give_back(turn.round)
-                # What it had locked may have made a run look empty to others.
-                self._stale = True
             raise
         else:
             if turn.round is not None and turn.granted is not None:
@@ -392,7 +390,7 @@ class Rounds:
         )
         if candidate is None or self._backlog.could_use(candidate.slot):
             return None
-        if not self._elsewhere.alone and self._elsewhere.is_better(shape, wish.prefer, candidate):
+        if not self._elsewhere.alone and self._elsewhere.find_gap(shape, wish.prefer, candidate):
             return None
         fleet.take(candidate.slot.node_id, candidate.slot.name)
         self._hold(candidate)
@@ -532,13 +530,12 @@ class Rounds:
 
     async def _wait_for_tick(self) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(TIMER_SECONDS if self._elsewhere.alone else TOLD_SECONDS):
+            async with asyncio.timeout(TIMER_SECONDS):
                 await self._alarm.wait()
         self._alarm.clear()
 
     async def _tick(self, on_changes: OnChanges) -> None:
         await self._hear_changes(on_changes)
-        await self._elsewhere.exchange()
         self._forget_long_sent()
         now = clock.seconds()
         if now - self._looked_at > (LOOK_ALONE_SECONDS if self._elsewhere.alone else TIMER_SECONDS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import msgspec
@@ -10,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from computepool.core.errors import NotFound
 from computepool.hub.context import Hub
@@ -41,10 +43,23 @@ def build_app(context: Hub) -> ASGIApp:
     people = _build_router(context, [route for route in routes if "{" in route.path])
     fixed = {(route.method, route.path): route for route in routes if "{" not in route.path}
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         route = fixed.get((scope.get("method", ""), scope["path"])) if scope["type"] == "http" else None
         if route is None:
             await people(scope, receive, send)
+        else:
+            await answer(context, route, scope, receive, send)
+
+    # Public routes alone ask from which address a call comes; behind a proxy on this machine, that is in a header.
+    trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")
+    # Uvicorn and Starlette each have types of their own for the same three things.
+    addressed: ASGIApp = ProxyHeadersMiddleware(serve, trusted_hosts=trusted)  # type: ignore[arg-type, assignment]
+    named = {key: route for key, route in fixed.items() if route.access is not Access.PUBLIC}
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        route = named.get((scope.get("method", ""), scope["path"]))
+        if route is None:
+            await addressed(scope, receive, send)
         else:
             await answer(context, route, scope, receive, send)
 

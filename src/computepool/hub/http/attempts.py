@@ -48,6 +48,9 @@ async def next_work(call: Call) -> Sent:
     async def reply(answer: wire.NextAnswer | None) -> None:
         await _shape_answer(call, answer, hurried=hurried)(call.send)
 
+    # A hub keeps thousands of these calls: what nobody reads again need not wait with them.
+    call.scope["headers"].clear()
+    call.body = None
     parked = hub.door.open(node, body.free_slots, running, reply, hurried=hurried)
     # Never longer than a beat: the next call is the next beat.
     await hub.door.park(parked, HURRIED_SECONDS if hurried else min(body.wait_seconds, hub.beat_seconds))

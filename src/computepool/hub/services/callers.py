@@ -57,8 +57,8 @@ class Callers:
         self._remembered: dict[bytes, tuple[float, AccountCaller]] = {}
         # Until when it is good without having heard of changes, and the node.
         self._nodes: dict[NodeId, tuple[float, NodeCaller]] = {}
-        # Until when it is good, and whose it is.
-        self._tokens: dict[str, tuple[float, NodeId]] = {}
+        # By digest, which is a tenth of the token: until when it is good, and whose it is.
+        self._tokens: dict[bytes, tuple[float, NodeId]] = {}
         self._heard_at = float("-inf")
         self._used_keys: set[UUID] = set()
 
@@ -110,14 +110,15 @@ class Callers:
 
     def _read_token(self, token: str) -> NodeId:
         """A signature is checked once; it does not change."""
-        known = self._tokens.get(token)
+        digest = hash_secret(token)
+        known = self._tokens.get(digest)
         if known is not None and known[0] > clock.unix_seconds():
             return known[1]
         claims = self._keyring.verify(token, typ=NODE_TOKEN_TYPE, audience=str(self._keyring.hub_id))
         node_id = NodeId(UUID(claims["sub"]))
         if len(self._tokens) >= NODES_REMEMBERED_MAX:
             self._tokens.clear()
-        self._tokens[token] = (claims["exp"], node_id)
+        self._tokens[digest] = (claims["exp"], node_id)
         return node_id
 
     def forget_all(self) -> None:
