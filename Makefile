@@ -6,7 +6,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-SOURCES := src tests soaks scripts examples benchmarks
+SOURCES := src tests soaks sims scripts examples benchmarks
 
 .PHONY: help
 help: ## Show this list
@@ -78,7 +78,7 @@ test/acceptance: setup ## Stories told with real processes
 test/pgbouncer: setup ## Every test that uses a database, through PgBouncer in transaction mode
 	@TEST_POOLER=pgbouncer $(BIN)/pytest tests/migration tests/integration tests/acceptance $(ARGS)
 
-BENCHMARKS := lifecycle latency match depth fleet hubs
+BENCHMARKS := lifecycle latency match depth fleet hubs ledger
 .PHONY: $(BENCHMARKS:%=bench/%) bench/all bench/page
 bench/match: setup ## Choosing the best of 500 to 100,000 slots, against a plain loop
 	@$(BIN)/python -m benchmarks.match $(ARGS)
@@ -92,6 +92,8 @@ bench/fleet: setup ## 10,000 parked nodes on one hub: memory, rest, wake, beats,
 	@$(BIN)/python -m benchmarks.fleet $(ARGS)
 bench/hubs: setup ## Two hubs against one, and what three lose against one global view
 	@$(BIN)/python -m benchmarks.hubs $(ARGS)
+bench/ledger: setup ## Lifecycles with money on and off
+	@$(BIN)/python -m benchmarks.ledger $(ARGS)
 bench/all: setup ## All of them one after the other (40 minutes), then the page docs/reference/performance.md
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --out benchmarks/results/$$name.json $(ARGS); done
 	@$(BIN)/python -m benchmarks.page
@@ -102,9 +104,21 @@ bench/page: setup ## docs/reference/performance.md and its plots, from the store
 soak/spine: setup ## 20 kills of hubs and 5 of the database during 2,000 slices
 	@$(BIN)/python -m soaks.spine $(ARGS)
 
+.PHONY: soak/ledger
+soak/ledger: setup ## The books under 200 clients on shared accounts, with hubs killed with -9
+	@$(BIN)/python -m soaks.ledger $(ARGS)
+
 .PHONY: soak/hubs
 soak/hubs: setup ## Three hubs and 200 accounts for a minute (ARGS="--kill-every 3": one is killed every few seconds)
 	@$(BIN)/python -m soaks.hubs $(ARGS)
+
+.PHONY: sim/market
+sim/market: setup ## Six stories of an economy under stress, on the real market and ledger code; draws docs/images/market-*
+	@$(BIN)/python -m sims.market $(ARGS)
+
+.PHONY: sim/histories
+sim/histories: setup ## 50,000 made-up histories of the ledger in memory, 2,000 on PostgreSQL beside it, and every planted bug
+	@$(BIN)/python -m sims.ledger_histories $(ARGS)
 
 .PHONY: agent.pyz
 agent.pyz: setup ## The agent as one file: dist/agent.pyz

@@ -63,9 +63,17 @@ class HubAddress:
 
 @contextlib.asynccontextmanager
 async def running_hub(
-    dsn: str, folder: Path, settings: Mapping[str, object] | None = None, *, data_dir: Path | None = None
+    dsn: str,
+    folder: Path,
+    settings: Mapping[str, object] | None = None,
+    *,
+    data_dir: Path | None = None,
+    money: bool = False,
 ) -> AsyncIterator[HubAddress]:
-    """`data_dir` is given when several hubs, or one after the other, share a database: they share its files too."""
+    """`data_dir` is given when several hubs, or one after the other, share a database: they share its files too.
+
+    Peers know no money, so nothing costs anything here unless `money` is on.
+    """
     port = free_port()
     log = folder / f"hub-{port}.log"
     env = {
@@ -76,9 +84,11 @@ async def running_hub(
         # These limits protect a hub from one account and its nodes; here a few accounts are the whole world.
         "COMPUTEPOOL_HUB_CALLS_PER_MINUTE_MAX": "100000000",
         "COMPUTEPOOL_HUB_QUEUED_SLICES_MAX": "100000000",
+        "COMPUTEPOOL_HUB_WELCOME_MICROCREDITS": str(10**15),
         **{f"COMPUTEPOOL_HUB_{name.upper()}": str(value) for name, value in (settings or {}).items()},
     }
-    with running(["-m", "computepool.hub"], log=log, env=env, program=sys.executable) as process:
+    program = "computepool.hub" if money else "benchmarks.free_hub"
+    with running(["-m", program], log=log, env=env, program=sys.executable) as process:
         await wait_listening(port, process, log)
         yield HubAddress(port, process.pid)
 

@@ -37,11 +37,11 @@ QUICK_PEERS = ("pgqueuer", "huey")
 
 
 async def measure_hub(
-    stage: Stage, *, seconds: float, batch: int = 1, clients: int = CLIENTS, **settings: object
+    stage: Stage, *, seconds: float, batch: int = 1, clients: int = CLIENTS, money: bool = False, **settings: object
 ) -> dict[str, float]:
     async with (
         processes.fresh_database(stage.dsn) as dsn,
-        grid.running_hub(dsn, stage.folder, settings) as hub,
+        grid.running_hub(dsn, stage.folder, settings, money=money) as hub,
     ):
         tally = Tally()
         async with closed_load.loaded_hubs([hub.port], tally, clients=clients, batch=batch) as load:

@@ -23,6 +23,7 @@ import asyncpg
 import httpx
 
 from computepool.hub.store.embedded import EmbeddedPostgres
+from soaks.books import count_money
 from soaks.spine import Record, RecordingNode, count_losses
 from tests.support.hub_process import HubProcess
 from tests.support.people import Person, sign_up
@@ -112,6 +113,8 @@ async def run_hubs(
     *,
     seconds: float,
     accounts: int = 200,
+    clients: int = CLIENTS,
+    owners: int = 1,
     kill_every_seconds: float | None = None,
     planted: str | None = None,
 ) -> dict[str, int]:
@@ -125,16 +128,16 @@ async def run_hubs(
         for hub in hubs:
             await asyncio.to_thread(hub.start)
         urls = [hub.url for hub in hubs]
-        owner = sign_up(urls[0], "owner")
+        lenders = [sign_up(urls[0], "owner") for _ in range(owners)]
         people = [sign_up(urls[i % HUBS], "submitter") for i in range(accounts)]
-        fleet = [RecordingNode(urls, owner, name=f"n{i}", seed=i, cpu_slots=3) for i in range(NODES)]
+        fleet = [RecordingNode(urls, lenders[i % owners], name=f"n{i}", seed=i, cpu_slots=3) for i in range(NODES)]
         for node in fleet:
             node.record = record
             await node.enrol()
         stop, ends_at = asyncio.Event(), time.monotonic() + seconds
         living = [asyncio.create_task(node.run(stop, work=_work_of(node), claims=True)) for node in fleet]
-        clients = [Submitter(i, urls, people, record) for i in range(CLIENTS)]
-        chores = [client.run(ends_at) for client in clients]
+        crowd = [Submitter(i, urls, people, record) for i in range(clients)]
+        chores = [client.run(ends_at) for client in crowd]
         if kill_every_seconds is not None:
             chores.append(kill_in_turn(hubs, record, every_seconds=kill_every_seconds, ends_at=ends_at))
         await asyncio.gather(*chores)
@@ -142,7 +145,7 @@ async def run_hubs(
         stop.set()
         await asyncio.gather(*living, return_exceptions=True)
         await asyncio.gather(*(node.close() for node in fleet))
-        return await _sum_up(dsn, record, set().union(*(client.cancelled for client in clients)))
+        return await _sum_up(dsn, record, set().union(*(client.cancelled for client in crowd)))
     finally:
         for hub in hubs:
             hub.stop()
@@ -198,12 +201,13 @@ async def _sum_up(dsn: str, record: Record, cancelled: set[str]) -> dict[str, in
             " + (SELECT count(*) FROM jobs j"
             " WHERE (SELECT count(*) FROM slices WHERE job_id = j.id) <> j.slice_count)"
         )
-        return outcome
+        return {**outcome, **await count_money(conn)}
     finally:
         await conn.close()
 
 
-async def _run_alone(options: argparse.Namespace) -> dict[str, int]:
+async def run_alone(options: argparse.Namespace, **crowd: int) -> dict[str, int]:
+    """On a database of its own."""
     with tempfile.TemporaryDirectory(prefix="cp-soak-") as folder:
         Path(folder).chmod(0o755)
         server = EmbeddedPostgres(Path(folder) / "database")
@@ -216,7 +220,8 @@ async def _run_alone(options: argparse.Namespace) -> dict[str, int]:
                 seconds=options.seconds,
                 accounts=options.accounts,
                 kill_every_seconds=options.kill_every,
-                planted=options.planted,
+                planted=getattr(options, "planted", None),
+                **crowd,
             )
         finally:
             await server.stop()
@@ -228,7 +233,7 @@ def main() -> None:
     parser.add_argument("--accounts", type=int, default=200)
     parser.add_argument("--kill-every", type=float)
     parser.add_argument("--planted")
-    print(json.dumps(asyncio.run(_run_alone(parser.parse_args()))))
+    print(json.dumps(asyncio.run(run_alone(parser.parse_args()))))
 
 
 if __name__ == "__main__":

@@ -11,11 +11,13 @@ import hashlib
 import itertools
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import httpx
 import pytest
 
+from computepool import entropy
 from computepool.hub.http.app import all_routes
 from tests.support.people import sign_in_operator, sign_up
 from tests.support.protocol_node import ProtocolNode
@@ -85,6 +87,45 @@ MATRIX: dict[str, Row] = {
         OWNER, "node", operator_sees_all=True, body={"floor_microcredits_per_hour": 1}
     ),
     "GET /v1/placement/experiment": Row(OPERATOR),
+    "GET /v1/market/rate-card": Row(PUBLIC),
+    "GET /v1/market/spot": Row(PUBLIC),
+    "GET /v1/market/history": Row(PUBLIC, query="?tier=cpu"),
+    "GET /v1/market/earnings": Row(ACCOUNT, query="?tier=cpu"),
+    "POST /v1/quotes": Row(ACCOUNT, body={}),
+    "GET /v1/credits": Row(ACCOUNT),
+    "POST /v1/credits/top-ups": Row(ACCOUNT, body={"amount_microcredits": 1}),
+    "GET /v1/credits/top-ups": Row(ACCOUNT),
+    "GET /v1/credits/top-ups/{top_up_id}": Row(ACCOUNT, "top_up"),
+    "GET /v1/credits/payout-details": Row(OWNER, "details"),
+    "PUT /v1/credits/payout-details": Row(OWNER, body={"region": "IN", "destination": ""}),
+    "POST /v1/credits/payouts": Row(OWNER, body={"amount_microcredits": 1}),
+    "GET /v1/credits/payouts": Row(ACCOUNT),
+    "GET /v1/credits/payouts/{payout_id}": Row(ACCOUNT, "payout"),
+    "POST /v1/credits/payouts/{payout_id}/cancel": Row(OWNER, "payout"),
+    "POST /v1/credits/spend-earnings": Row(OWNER, body={"amount_microcredits": 1}),
+    "POST /v1/credits/providers/{name}/events": Row(PUBLIC, body={}),
+    "GET /v1/operator/top-ups": Row(OPERATOR),
+    "POST /v1/operator/top-ups/{top_up_id}/refund": Row(OPERATOR, "top_up", operator_sees_all=True),
+    "GET /v1/operator/payouts": Row(OPERATOR),
+    "POST /v1/operator/payouts/{payout_id}/approve": Row(OPERATOR, "payout", operator_sees_all=True),
+    "POST /v1/operator/payouts/{payout_id}/refuse": Row(
+        OPERATOR, "payout", operator_sees_all=True, body={"why": "no such bank"}
+    ),
+    "POST /v1/operator/payments": Row(OPERATOR, body={}),
+    "GET /v1/operator/provider-events": Row(OPERATOR),
+    "POST /v1/operator/provider-events/review": Row(OPERATOR, body={}),
+    "POST /v1/operator/provider-events/hear-again": Row(OPERATOR, body={}),
+    "GET /v1/operator/freezes": Row(OPERATOR),
+    "POST /v1/operator/freezes/{account_id}/lift": Row(OPERATOR, "frozen", operator_sees_all=True),
+    "GET /v1/credits/statement": Row(ACCOUNT),
+    "GET /v1/jobs/{job_id}/statement": Row(ACCOUNT, "job", operator_sees_all=True),
+    "GET /v1/nodes/{node_id}/statement": Row(ACCOUNT, "node", operator_sees_all=True),
+    "GET /v1/credits/why": Row(ACCOUNT, "queried_node", operator_sees_all=True),
+    "GET /v1/credits/proof": Row(PUBLIC),
+    "GET /v1/operator/audit/batches": Row(OPERATOR),
+    "GET /v1/operator/audit/balances": Row(OPERATOR),
+    "POST /v1/operator/books/close": Row(OPERATOR, body={"day": "2026-01-01"}),
+    "GET /v1/operator/books/payouts": Row(OPERATOR, query="?day=2026-01-01"),
     "POST /v1/jobs/next": Row(NODE, body="beat"),
     "POST /v1/nodes/heartbeat": Row(NODE, body="beat"),
     "POST /v1/jobs/complete": Row(NODE, body={}),
@@ -113,6 +154,16 @@ def test_every_route_declares_the_access_that_its_row_expects():
     assert {route.name: route.access.value for route in all_routes()} == {n: r.access for n, r in MATRIX.items()}
 
 
+# A payout that has failed moved no money: it can be looked at, and nothing else.
+INSERT_PAYOUT = """
+INSERT INTO payouts (id, account_id, idempotency_key, asked_microcredits, provider, details_id, currency,
+                     amount_minor, amount_microcredits, state, failure, reserved_at, failed_at)
+VALUES ($1::uuid, $2, $1::uuid::text, 10000, 'manual', $3, 'INR', 1, 10000, 'failed', 'cancelled', now(), now())"""
+INSERT_DETAILS = """
+INSERT INTO payout_details (id, account_id, region, currency, destination) VALUES ($1, $2, 'IN', 'INR', 'bank 1')"""
+INSERT_FREEZE = "INSERT INTO account_freezes (id, account_id, why) VALUES ($1, $2, 'a test')"
+
+
 @dataclass
 class World:
     """One hub, Alice with everything the paths can name, and all kinds of callers."""
@@ -125,6 +176,7 @@ class World:
     held: Any = None
     nodes: list[ProtocolNode] = field(default_factory=list)
     numbers: Any = field(default_factory=lambda: itertools.count(1))
+    details_id: UUID = field(default_factory=entropy.new_id)
 
     def post(self, path: str, headers: dict[str, str], **options: Any) -> dict[str, Any]:
         answer = httpx.post(self.hub_url + path, headers=headers, timeout=20, **options)
@@ -152,6 +204,7 @@ class World:
         file = {"path": "in.txt", "sha256": self.input_sha, "size_bytes": 5}
         self.post("/v1/jobs", self.alice.headers, json={"command": ["true"], "files": [file], "retries": 0})
         self.held = await self.node.claim_one()
+        await self.execute(INSERT_DETAILS, self.details_id, self.alice.account_id)
 
     async def execute(self, statement: str, *values: Any) -> None:
         conn = await asyncpg.connect(self.dsn)
@@ -159,6 +212,11 @@ class World:
             await conn.execute(statement, *values)
         finally:
             await conn.close()
+
+    def request_top_up(self) -> str:
+        """One only: an account may not ask for many in a day."""
+        headers = {**self.alice.headers, "Idempotency-Key": "matrix"}
+        return self.post("/v1/credits/top-ups", headers, json={"amount_microcredits": 10**8})["id"]
 
     async def make_node(self, person, name: str) -> ProtocolNode:
         node = ProtocolNode([self.hub_url], person, name=name, cpu_slots=1)
@@ -181,10 +239,12 @@ class World:
                 "/v1/jobs", self.alice.headers, json={"command": ["x"], "requirements": {"regions": ["AQ"]}}
             )
             return path.format(job_id=job["id"], index=0)
-        if resource == "node":
+        if resource in ("node", "queried_node"):
             node = ProtocolNode([self.hub_url], self.alice, name=f"n{next(self.numbers)}")
             await node.enrol()
             await node.close()
+            if resource == "queried_node":
+                return f"{path}?node={node.node_id}&day=2026-01-01"
             return path.format(node_id=node.node_id)
         if resource == "key":
             return path.format(key_id=self.post("/v1/keys", self.alice.headers, json={})["key"]["id"])
@@ -194,6 +254,16 @@ class World:
             return path.format(sha256=self.input_sha)
         if resource == "new_artifact":
             return path.format(sha256=bytes_sha)
+        if resource == "top_up":
+            return path.format(top_up_id=self.request_top_up())
+        if resource == "payout":
+            payout_id = entropy.new_id()
+            await self.execute(INSERT_PAYOUT, payout_id, self.alice.account_id, self.details_id)
+            return path.format(payout_id=payout_id)
+        if resource == "frozen":
+            target = sign_up(self.hub_url, "frozen")
+            await self.execute(INSERT_FREEZE, entropy.new_id(), target.account_id)
+            return path.format(account_id=target.account_id)
         if resource == "attempt":
             sha = self.input_sha if "inputs" in path else bytes_sha
             return path.format(attempt_id=self.held.attempt_id, sha256=sha)

@@ -19,6 +19,11 @@ NOTHING_WRONG = {
     "cancelled_unasked": 0,
     "deadlocks": 0,
     "orphans": 0,
+    "ledger_sum": 0,
+    "drifts": 0,
+    "mispaid_jobs": 0,
+    "double_payments": 0,
+    "held_too_long": 0,
 }
 
 TRIES_MAX = 5

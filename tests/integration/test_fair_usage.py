@@ -47,6 +47,7 @@ def make_grant(account_id: AccountId, seconds: float, id: AttemptId | None = Non
         node_id=NodeId(entropy.new_id()),
         slot=SlotName("cpu:0"),
         expected_seconds=seconds,
+        rate_microcredits_per_hour=0,
     )
 
 

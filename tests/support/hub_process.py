@@ -21,6 +21,10 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
+# What every account of a test's hub gets: more credits than any test spends.
+PLENTY_MICROCREDITS = 10_000_000 * 1_000_000
+
+
 class HubProcess:
     """Short leases, so that tests of silence take seconds."""
 
@@ -48,6 +52,7 @@ class HubProcess:
             "COMPUTEPOOL_HUB_LEASE_SECONDS": str(lease_seconds),
             "COMPUTEPOOL_HUB_REAP_GRACE_SECONDS": "1",
             "COMPUTEPOOL_HUB_CALLS_PER_MINUTE_MAX": "1000000",
+            "COMPUTEPOOL_HUB_WELCOME_MICROCREDITS": str(PLENTY_MICROCREDITS),
             **{f"COMPUTEPOOL_HUB_{k.upper()}": str(v) for k, v in settings.items()},
         }
         self._env.pop("DATABASE_URL", None)

@@ -97,6 +97,9 @@ def promise_job(submission, job_id):
         weight_set="default",
         deadline_at=spec.deadline_at,
         run_seconds_sum=0.0,
+        held_remaining=0,
+        reserve_microcredits=0,
+        charged_microcredits=0,
         leased_count=0,
         running_count=0,
     )
@@ -113,12 +116,50 @@ def no_tenant_check() -> None:
     service._get_visible = get_any
 
 
+def post_later() -> None:
+    """Moves the money in a transaction of its own, after the one it belongs to: a kill between the two loses it."""
+    from computepool.hub.services import attempts, transitions
+
+    really_finish, really_post = attempts.finish_attempts, transitions.Snapshot.post
+    late = []
+
+    async def keep(self, conn):
+        late.append(self)
+
+    async def finish(pool, reports, **options):
+        answers = await really_finish(pool, reports, **options)
+        due = [late.pop() for _ in range(len(late))]
+        for snapshot in due:
+            async with pool.acquire() as conn, conn.transaction():
+                # As slow as a queue between two services would be.
+                await conn.execute("SELECT pg_sleep(0.05)")
+                await really_post(snapshot, conn)
+        return answers
+
+    from computepool.hub.dispatch import rounds
+
+    transitions.Snapshot.post = keep
+    attempts.finish_attempts = rounds.finish_attempts = finish
+
+
+def spot_without_force() -> None:
+    """Slots ask their floor whoever waits."""
+    from computepool.hub.services.prices import PriceBook
+
+    PriceBook.ask = lambda self, slot, speed_tflops, floor: floor
+
+
+PLANTED_IN_PYTHON = {
+    "spot_without_force": spot_without_force,
+    "no_tenant_check": no_tenant_check,
+    "answer_before_commit": answer_before_commit,
+    "post_later": post_later,
+}
+
+
 def plant(bug: str) -> None:
-    if bug == "no_tenant_check":
-        no_tenant_check()
-        return
-    if bug == "answer_before_commit":
-        answer_before_commit()
+    if bug in PLANTED_IN_PYTHON:
+        PLANTED_IN_PYTHON[bug]()
         return
     copy = Path(tempfile.mkdtemp(prefix="planted-sql-"))
     shutil.copytree(queries.SQL_DIR, copy, dirs_exist_ok=True)

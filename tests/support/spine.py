@@ -21,6 +21,8 @@ from computepool.core.ids import AccountId, KeyId, NodeId, ShapeId
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.manifest import manifest_sha256
 from computepool.core.jobs.order import PriorityClass
+from computepool.core.ledger import verbs
+from computepool.core.ledger.books import Outcome
 from computepool.core.placement.fleet import FleetIndex
 from computepool.core.placement.rounds import Round, Run, Wish
 from computepool.core.placement.scorers import Candidate, make_candidate
@@ -34,12 +36,14 @@ from computepool.hub.services.attempts import Report
 from computepool.hub.services.callers import AccountCaller, NodeCaller
 from computepool.hub.services.keyring import Keyring, ensure_keys, to_base64
 from computepool.hub.services.leases import GRANTS_MAX, Granted, Leases
+from computepool.hub.services.prices import PriceBook, load_rate_card
 from computepool.hub.services.receipts import RECEIPT_TYPE
 from computepool.hub.services.submissions import Submission, Submissions, Submitted, check_submission
 from computepool.hub.services.transitions import EndedAttempt
 from computepool.hub.services.weights import load_weights
+from computepool.hub.services.welcome import give_welcome
 from computepool.hub.store import accounts as account_store
-from computepool.hub.store import connect
+from computepool.hub.store import connect, ledger
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store import shapes as shape_store
@@ -51,6 +55,7 @@ from computepool.wire import jobs as wire_jobs
 from computepool.wire import nodes as wire_nodes
 from computepool.wire.attempts import CompleteAnswer, CompleteOutcome, CompleteRequest, Completion
 from tests.support.builders import GB
+from tests.support.hub_process import PLENTY_MICROCREDITS
 from tests.support.orphans import count_orphans
 
 EXPECTED_SECONDS = 30.0
@@ -128,10 +133,11 @@ class Spine:
         """Another hub on the same database: it shares nothing of what this one remembers."""
         return _compose(self.pool, self.settings, self.keyring, self.book)
 
-    async def sign_up(self, **limits: int) -> AccountCaller:
+    async def sign_up(self, *, credits: int | None = None, **limits: int) -> AccountCaller:
+        """With so many credits, or with plenty."""
         account_id = AccountId(entropy.new_id())
         values = {"queued_slices_max": 1_000_000, "stored_bytes_max": GB, "calls_per_minute_max": 60_000, **limits}
-        async with self.pool.acquire() as conn:
+        async with self.pool.acquire() as conn, conn.transaction():
             await account_store.insert_account(
                 conn,
                 id=account_id,
@@ -141,6 +147,10 @@ class Spine:
                 roles=DEFAULT_ROLES,
                 **values,
             )
+            if credits is None:
+                await give_welcome(conn, self.settings, account_id)
+        if credits:
+            await self.top_up(account_id, credits * 1_000_000)
         return AccountCaller(account_id, KeyId(entropy.new_id()), DEFAULT_ROLES, values["calls_per_minute_max"])
 
     async def enrol(self, *, owner: AccountCaller | None = None, **hardware: Any) -> EnrolledNode:
@@ -157,6 +167,11 @@ class Spine:
         node_id = await node_service.enrol_node(self.pool, self.settings, owner, request)
         return EnrolledNode(node_id, private, NodeCaller(node_id, owner.account_id))
 
+    async def top_up(self, account_id: AccountId, microcredits: int) -> None:
+        top_up = verbs.top_up(top_up_id=entropy.new_id(), account_id=account_id, amount=microcredits)
+        async with self.pool.acquire() as conn, conn.transaction():
+            assert await ledger.post(conn, [top_up]) == [Outcome.POSTED]
+
     async def submit(self, *, by: AccountCaller | None = None, key: str | None = None, **spec: Any) -> Job:
         [answer] = (await self.submit_all(self.submission(by or await self.sign_up(), key, **spec))).answers
         if isinstance(answer, ComputePoolError):
@@ -165,7 +180,7 @@ class Spine:
 
     def submission(self, by: AccountCaller, key: str | None = None, **spec: Any) -> Submission:
         request = wire_jobs.JobSpec(**{"command": ("true",), **spec})
-        return check_submission(by, request, idempotency_key=key)
+        return check_submission(by, request, self.leases.prices, idempotency_key=key)
 
     async def submit_all(self, *batch: Submission) -> Submitted:
         return await self.submissions.submit(batch, self.bench)
@@ -316,14 +331,15 @@ def group_runs(found: Iterable[Run]) -> dict[ShapeId, dict[PriorityClass, set[Ac
 
 
 def _compose(pool: Pool, settings: HubSettings, keyring: Keyring, book: WeightBook) -> Spine:
-    leases = Leases(pool, keyring, settings, weight_sets=book.split.names_in_use)
+    prices = PriceBook(load_rate_card(), holdback_seconds=int(settings.holdback_seconds))
+    leases = Leases(pool, keyring, settings, prices, weight_sets=book.split.names_in_use)
     submissions = Submissions(pool, leases, book.split, lease_seconds=settings.lease_seconds)
     return Spine(pool, settings, keyring, book, leases, submissions, Bench(book))
 
 
 @contextlib.asynccontextmanager
 async def open_spine(dsn: str, **settings: Any) -> AsyncIterator[Spine]:
-    config = HubSettings(demo=True, **settings)
+    config = HubSettings(**{"demo": True, "welcome_microcredits": PLENTY_MICROCREDITS, **settings})
     # A busy test machine may hold a row for longer than a hub should.
     with patch.object(connect, "LOCK_MILLISECONDS", 20_000):
         pool = await create_pool(dsn, size_max=6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -224,6 +225,85 @@ async def test_no_more_nodes_are_remembered_than_should_be_and_those_that_call_l
     assert {node_id for node_id, _ in list_free(registry)} == {NODE, node_number(4), node_number(5)}
 
 
+# What slots ask
+
+
+class Market:
+    """Where spot has force, nothing is lent for less."""
+
+    def __init__(self) -> None:
+        self.spot = 0
+
+    def ask(self, slot: Slot, speed_tflops: float, floor: int) -> int:
+        return max(floor, self.spot)
+
+
+def list_prices(registry: Registry) -> dict[NodeId, int]:
+    return {each.slot.node_id: each.price_microcredits_per_hour for each in registry.fleet}
+
+
+async def test_where_spot_has_force_a_lower_ceiling_waits_and_starts_when_it_has_none_any_more(record):
+    market = Market()
+    registry = Registry(SETS, record, market.ask)
+    record.enrol(NODE, "cpu:0", floor=10)
+    record.enrol(OTHER, "cpu:0", floor=70)
+    await load(registry, NODE, OTHER)
+    for node_id in (NODE, OTHER):
+        registry.offer(node_id, ["cpu:0"])
+
+    def find_for(ceiling: int) -> NodeId | None:
+        best = registry.fleet.best(make_shape(), Preference.VALUE, ceiling=ceiling)
+        return best.slot.node_id if best is not None else None
+
+    assert find_for(ceiling=20) == NODE
+    market.spot = 50
+    assert find_for(ceiling=20) == NODE, "what slots ask changes when the registry is told"
+    await registry.reprice()
+    assert list_prices(registry) == {NODE: 50, OTHER: 70}
+    assert (find_for(ceiling=20), find_for(ceiling=50)) == (None, NODE)
+    market.spot = 0
+    await registry.reprice()
+    assert list_prices(registry) == {NODE: 10, OTHER: 70}, "the owner's own floor was not forgotten"
+    assert find_for(ceiling=20) == NODE
+
+
+async def test_another_price_frees_no_slot_and_holds_for_what_is_offered_read_or_rated_later(record):
+    market = Market()
+    registry = Registry(SETS, record, market.ask)
+    record.enrol(NODE, "cpu:0", floor=10)
+    await load(registry, NODE)
+    registry.offer(NODE, ["cpu:0"])
+    registry.withdraw(NODE)
+    market.spot = 50
+    await registry.reprice()
+    assert list_free(registry) == set()
+    record.change(NODE, 0.9)
+    registry.offer(NODE, ["cpu:0"])
+    assert list_prices(registry) == {NODE: 50}
+    record.enrol(NODE, "cpu:0", floor=60)
+    await load(registry, NODE)
+    assert list_prices(registry) == {NODE: 60}
+    record.enrol(NODE, "cpu:0", floor=20)
+    await load(registry, NODE)
+    assert list_prices(registry) == {NODE: 50}
+
+
+async def test_a_node_that_is_forgotten_while_prices_change_is_no_mistake(record, monkeypatch):
+    monkeypatch.setattr(registry_module, "REPRICED_AT_ONCE", 1)
+    market = Market()
+    registry = Registry(SETS, record, market.ask)
+    for node_id in (NODE, OTHER):
+        record.enrol(node_id, "cpu:0")
+        await load(registry, node_id)
+        registry.offer(node_id, ["cpu:0"])
+    market.spot = 50
+    repricing = asyncio.create_task(registry.reprice())
+    await asyncio.sleep(0)
+    registry.forget(OTHER)
+    await repricing
+    assert list_prices(registry) == {NODE: 50}
+
+
 NAMES = ["cpu:0", "cpu:1", "gpu:0"]
 STEPS = st.lists(
     st.tuples(
@@ -240,8 +320,6 @@ STEPS = st.lists(
 @given(STEPS)
 def test_whatever_happens_only_what_is_offered_and_known_is_free(steps):
     """Beside it, two dicts: what was read of each node, and which of its slots are offered."""
-    import asyncio
-
     record = Record()
     registry = Registry(SETS, record)
     known: dict[NodeId, dict[str, int]] = {}

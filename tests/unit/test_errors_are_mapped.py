@@ -39,6 +39,20 @@ STABLE = {
     "hub_unavailable": 503,
     "store_error": 507,
     "illegal_transition": 500,
+    "invalid_amount": 400,
+    "insufficient_credits": 402,
+    "posting_mismatch": 409,
+    "posting_refused": 409,
+    "currency_mismatch": 400,
+    "payout_below_minimum": 400,
+    "signature_refused": 401,
+    "account_frozen": 403,
+    "account_owes": 409,
+    "payment_refused": 409,
+    "payout_details_missing": 409,
+    "cash_limit_exceeded": 429,
+    "payout_cooling_off": 429,
+    "provider_unavailable": 503,
 }
 
 

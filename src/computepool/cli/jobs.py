@@ -9,6 +9,7 @@ import click
 
 from computepool.cli.access import connect, hub_options
 from computepool.core.jobs.state import JOB_TERMINAL, JobState
+from computepool.core.placement.price import format_credits
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -124,6 +125,9 @@ def describe_job(job: Job) -> list[str]:
         rows.append(("finished", _to_text(job.finished_at) + (f", after {format_seconds(took)}" if took else "")))
     if job.deadline_at is not None:
         rows.append(("deadline", _to_text(job.deadline_at)))
+    if job.charged_microcredits or job.held_microcredits:
+        held = f", {format_credits(job.held_microcredits)} set aside" if job.held_microcredits else ""
+        rows.append(("cost", f"{format_credits(job.charged_microcredits)} credits{held}"))
     if job.expires_at is not None:
         rows.append(("expires", _to_text(job.expires_at)))
     return [f"{name:<10} {value}" for name, value in rows]

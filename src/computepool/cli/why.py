@@ -1,4 +1,4 @@
-"""`computepool why`: why a job waits, where it ran, how an attempt ended; or why a node is idle."""
+"""`computepool why`: why a job waits, where it ran, how an attempt ended; why a node is idle, or was paid so."""
 
 from __future__ import annotations
 
@@ -36,14 +36,26 @@ _WORDS_LENGTH_MAX = 200
 @click.argument("job", required=False)
 @click.option("--slice", "index", type=click.IntRange(min=0), help="Which slice. [default: the one that tells most]")
 @click.option("--node", metavar="NODE", help="Why this node of yours has no work.")
+@click.option("--payment", is_flag=True, help="With --node and --day: why it was paid what it was paid.")
+@click.option("--day", metavar="YYYY-MM-DD", help="With --payment: a day of UTC.")
+@click.option("--all", "everything", is_flag=True, help="With --payment: every attempt, not only what differs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the hub's answer for programs.")
 @hub_options
 def command(
-    job: str | None, index: int | None, node: str | None, as_json: bool, hub_url: str | None, key: str | None
+    job: str | None,
+    index: int | None,
+    node: str | None,
+    payment: bool,
+    day: str | None,
+    everything: bool,
+    as_json: bool,
+    hub_url: str | None,
+    key: str | None,
 ) -> None:
     """Say why JOB waits and the smallest change that would let it run; or where it ran and how attempts ended.
 
-    JOB is an id, a piece of one, or `last`. With --node NODE (a name, an id or a piece of one) say why it is idle.
+    JOB is an id, a piece of one, or `last`. With --node NODE (a name, an id or a piece of one) say why it is idle;
+    with --payment --node NODE --day DAY why it was paid what it was paid, attempt by attempt.
     """
     from computepool.cli.terminal import print_json
 
@@ -51,6 +63,11 @@ def command(
         raise click.UsageError("Name a JOB, or a node with --node NODE.")
     if node is not None and index is not None:
         raise click.UsageError("--slice goes with a JOB, not with --node.")
+    if payment != (day is not None) or (payment and node is None) or (everything and not payment):
+        raise click.UsageError("--payment goes with --node NODE and --day YYYY-MM-DD, and --all goes with it.")
+    if node is not None and day is not None:
+        _explain_payment(hub_url, key, node, day, everything=everything, as_json=as_json)
+        return
     client = connect(hub_url, key)
     if node is not None:
         from computepool.cli.nodes import find_node
@@ -64,6 +81,23 @@ def command(
         print_json(found) if as_json else _print(describe_job(found))
 
 
+def _explain_payment(
+    hub_url: str | None, key: str | None, node: str, day: str, *, everything: bool, as_json: bool
+) -> None:
+    from computepool.cli.pay import describe_pay, find_payee
+    from computepool.cli.terminal import print_json
+    from computepool.core.ledger.period import read_day
+
+    wanted = read_day(day)
+    client = connect(hub_url, key)
+    node_id, name = find_payee(client, node)
+    attempts = client.books.why_all(node_id=node_id, day=wanted)
+    if as_json:
+        print_json(list(attempts))
+    else:
+        _print(describe_pay(name, wanted, attempts, everything=everything))
+
+
 def _print(lines: Iterable[str]) -> None:
     from computepool.cli.words import plain
 
@@ -74,9 +108,7 @@ def _print(lines: Iterable[str]) -> None:
 def describe_job(why: JobWhy) -> list[str]:
     from computepool.cli.words import short_id
 
-    lines = wrap(
-        f"Job {short_id(why.job_id)} ({_one_line(why.name)}): {why.state.value}. Slices: {_say_counts(why)}."
-    )
+    lines = wrap(f"Job {short_id(why.job_id)} ({one_line(why.name)}): {why.state.value}. Slices: {_say_counts(why)}.")
     if why.waiting is not None:
         lines += ["", *_describe_waiting(why.waiting)]
     if why.slice is not None:
@@ -166,7 +198,7 @@ def _say_place(place: WhyPlace) -> str:
 
     where = place.tier + (f" in {place.region}" if place.region else "")
     if place.node_name is not None:
-        where += f", e.g. your {_one_line(place.node_name)!r}"
+        where += f", e.g. your {one_line(place.node_name)!r}"
     if place.standing.value == "ready":
         return f"{place.slot_count:,} x {where}"
     seen = f" for {format_ago(place.last_seen_at, clock.now())}" if place.last_seen_at else ""
@@ -232,7 +264,7 @@ def _row_of(candidate: WhyCandidate, judged: Sequence[str]) -> tuple[str, ...]:
     }
     points = {name: f"({value:.2f})" for name, value in candidate.points.items()}
     state = "" if candidate.chosen else "busy" if candidate.busy else "free"
-    name = _one_line(candidate.node_name) if candidate.node_name is not None else ""
+    name = one_line(candidate.node_name) if candidate.node_name is not None else ""
     where = " ".join(word for word in (candidate.slot, candidate.tier, candidate.region, state, name) if word)
     return (
         f"{'>' if candidate.chosen else ' '} {candidate.rank}. {where}",
@@ -245,7 +277,7 @@ def _row_of(candidate: WhyCandidate, judged: Sequence[str]) -> tuple[str, ...]:
 def _describe_attempt(attempt: WhyAttempt) -> list[str]:
     from computepool.cli.words import format_seconds, short_id
 
-    node = _one_line(attempt.node_name) if attempt.node_name is not None else short_id(attempt.node_id)
+    node = one_line(attempt.node_name) if attempt.node_name is not None else short_id(attempt.node_id)
     kind = ", ".join(word for word in (attempt.tier, attempt.region) if word)
     ran = f", ran {format_seconds(attempt.run_seconds)}" if attempt.run_seconds is not None else ""
     at = attempt.leased_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
@@ -255,7 +287,7 @@ def _describe_attempt(attempt: WhyAttempt) -> list[str]:
         indent="  ",
     )
     if attempt.cause_words is not None:
-        said = f" The node says: {_one_line(attempt.message)}" if attempt.message else ""
+        said = f" The node says: {one_line(attempt.message)}" if attempt.message else ""
         lines += wrap(f"{attempt.cause_words[0].upper()}{attempt.cause_words[1:]}.{said}", indent="     ")
     return lines
 
@@ -282,7 +314,7 @@ def describe_node(why: NodeWhy) -> list[str]:
     state = why.state.value if why.online or why.state.value == "removed" else "offline"
     free = f"{why.free_count} of {why.slot_count} slot{'s' if why.slot_count != 1 else ''} free"
     lines = [
-        f"Node {_one_line(why.name)} is {state}, {free}, heard {_say_ago(format_ago(why.last_seen_at, clock.now()))}."
+        f"Node {one_line(why.name)} is {state}, {free}, heard {_say_ago(format_ago(why.last_seen_at, clock.now()))}."
     ]
     lines += ["", *wrap(why.words)]
     if why.waiting_count and why.free_count:
@@ -317,7 +349,7 @@ def _describe_lower_floor(why: NodeWhy, lower: WhyFloor) -> list[str]:
 
     slices = f"{lower.slice_count:,} waiting slice{'s' if lower.slice_count != 1 else ''}"
     now, then = say_price(why.floor_microcredits_per_hour), say_price(lower.floor_microcredits_per_hour)
-    name = _one_line(why.name)
+    name = one_line(why.name)
     typed = f"computepool nodes {shlex.quote(name)} floor {_credits_flag(lower.floor_microcredits_per_hour)}"
     return ["", *wrap(f"You ask {now} for a slot. For {then}, {slices} would fit:"), f"    {typed}"]
 
@@ -365,7 +397,7 @@ def wrap(text: str, *, indent: str = "") -> list[str]:
     )
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """A stranger's words within a sentence: without line breaks, and not the whole of a long story."""
     import textwrap
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from computepool.core.accounts.roles import SignUp
+from computepool.core.ledger.amount import AMOUNT_MAX
+from computepool.core.payments.cash import CREDIT, CashTerms
 from computepool.hub.store.pooler import Pooler
 
 PREFIX = "COMPUTEPOOL_HUB_"
+# What an account gets in a demo, where nobody pays.
+DEMO_WELCOME_MICROCREDITS = 1_000 * CREDIT
+_CASH = CashTerms()
 
 
 class LogLevel(str, Enum):
@@ -20,8 +25,24 @@ class LogLevel(str, Enum):
     ERROR = "error"
 
 
-def _meta(description: str, env: str | None = None, *, above: float | None = None) -> msgspec.Meta:
-    return msgspec.Meta(description=description, extra={"env": env} if env else None, gt=above)
+class PaymentKind(str, Enum):
+    MANUAL = "manual"
+    WEBHOOK = "webhook"
+
+
+def _meta(
+    description: str,
+    env: str | None = None,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    pattern: str | None = None,
+) -> msgspec.Meta:
+    given = {"gt": above, "ge": least, "le": most, "pattern": pattern}
+    bounds: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    meta: msgspec.Meta = msgspec.Meta(description=description, extra={"env": env} if env else None, **bounds)
+    return meta
 
 
 class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +102,68 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     placement_file: Annotated[
         str, _meta("File with the weights of placement and the split that compares two sets. Empty: the shipped one.")
     ] = ""
+    rate_card_file: Annotated[
+        str, _meta("File with the rate card: base price, tiers, regions, fee. Empty: the shipped one.")
+    ] = ""
+    welcome_microcredits: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=AMOUNT_MAX)] | None,
+        _meta("What a new account gets, as a top-up by the operator. Empty: 1,000 credits in a demo, else none."),
+    ] = None
+    holdback_seconds: Annotated[
+        int,
+        _meta("How long what an owner has earned can be taken back before it is theirs to use.", least=0, most=10**8),
+    ] = 72 * 3_600
+    payment_provider: Annotated[
+        PaymentKind,
+        _meta("Who moves cash: manual (the operator, by hand), or webhook (docs/reference/payment-provider.md)."),
+    ] = PaymentKind.MANUAL
+    payment_instructions: Annotated[
+        str, _meta("By hand: where and how people pay, such as the number of a bank account.")
+    ] = "Ask the operator of this hub where to pay."
+    payment_name: Annotated[
+        str,
+        _meta(
+            "Webhook: the provider's name in the books and in the address of its events. Another provider, another "
+            "name.",
+            pattern=r"^[a-z][a-z0-9-]{0,31}$",
+        ),
+    ] = "webhook"
+    payment_url: Annotated[str, _meta("Webhook: the address that orders are sent to.")] = ""
+    payment_secrets: Annotated[
+        str, _meta("Webhook: the secret shared with the provider; several, with spaces between, while it is changed.")
+    ] = ""
+    payment_secrets_file: Annotated[str, _meta("Webhook: a file with these secrets, one a line, instead.")] = ""
+    payment_call_seconds: Annotated[float, _meta("Webhook: how long an answer is waited for.", above=0, most=60)] = (
+        20.0
+    )
+    payment_connect_seconds: Annotated[
+        float, _meta("Webhook: how long a connection is waited for.", above=0, most=60)
+    ] = 5.0
+    cash_currency: Annotated[
+        str, _meta("Currency of top-ups that name none, and of people who named no country.", pattern="^[A-Z]{3}$")
+    ] = _CASH.currency
+    cash_rates: Annotated[
+        str,
+        _meta("Microcredits per paisa, cent or other minor unit, such as USD=850000 EUR=950000. Empty: as shipped."),
+    ] = ""
+    top_up_microcredits_min: Annotated[int, _meta("Least that can be topped up.", above=0, most=AMOUNT_MAX)] = (
+        _CASH.top_up_microcredits_min
+    )
+    top_up_microcredits_per_day_max: Annotated[
+        int, _meta("Most that an account can top up in 24 hours.", above=0, most=AMOUNT_MAX)
+    ] = _CASH.top_up_microcredits_per_day_max
+    top_up_count_per_day_max: Annotated[
+        int, _meta("Most top-ups that an account can ask for in 24 hours.", above=0)
+    ] = _CASH.top_up_count_per_day_max
+    payout_microcredits_per_day_max: Annotated[
+        int, _meta("Most that an account can cash out in 24 hours.", above=0, most=AMOUNT_MAX)
+    ] = _CASH.payout_microcredits_per_day_max
+    payout_count_per_day_max: Annotated[
+        int, _meta("Most payouts that an account can ask for in 24 hours.", above=0)
+    ] = _CASH.payout_count_per_day_max
+    payout_cool_off_seconds: Annotated[
+        float, _meta("After payout details were changed: how long nothing can be cashed out.", least=0)
+    ] = _CASH.cool_off_seconds
     log_level: Annotated[LogLevel, _meta("debug, info, warning or error.")] = LogLevel.INFO
 
     @property
@@ -88,6 +171,13 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.sign_up is not None:
             return self.sign_up
         return SignUp.OPEN if self.demo else SignUp.INVITE
+
+    @property
+    def welcome_amount(self) -> int:
+        """Microcredits."""
+        if self.welcome_microcredits is not None:
+            return self.welcome_microcredits
+        return DEMO_WELCOME_MICROCREDITS if self.demo else 0
 
     @property
     def url(self) -> str:

@@ -21,8 +21,11 @@ from computepool.hub.dispatch.parked import ParkedCalls
 from computepool.hub.dispatch.registry import Registry
 from computepool.hub.dispatch.rounds import Ending, Rounds
 from computepool.hub.metrics import HubMetrics
+from computepool.hub.payments.port import Providers
 from computepool.hub.services.callers import Callers
+from computepool.hub.services.cash_terms import CashBook
 from computepool.hub.services.keyring import Keyring
+from computepool.hub.services.prices import PriceBook
 from computepool.hub.services.rate_limits import RateLimits
 from computepool.hub.services.submissions import Submission
 from computepool.hub.services.transitions import EndedAttempt
@@ -47,6 +50,9 @@ class Hub:
     parked: ParkedCalls
     rounds: Rounds
     registry: Registry
+    prices: PriceBook
+    cash_book: CashBook
+    providers: Providers
     beats: Beats
     metrics: HubMetrics
     weights: WeightBook

@@ -35,12 +35,16 @@ from computepool.hub.dispatch.registry import Registry
 from computepool.hub.dispatch.rounds import Rounds
 from computepool.hub.http.app import build_app
 from computepool.hub.metrics import HubMetrics
+from computepool.hub.payments.providers import close_providers, open_providers
 from computepool.hub.processes import HubProcesses, listen_shared, port_held
 from computepool.hub.services.accounts import ensure_operator
 from computepool.hub.services.callers import Callers
+from computepool.hub.services.cash_terms import CashBook
 from computepool.hub.services.jobs import expire_jobs
 from computepool.hub.services.keyring import Keyring, ensure_keys
 from computepool.hub.services.leases import Leases
+from computepool.hub.services.market import keep_rate_card
+from computepool.hub.services.prices import PriceBook, read_rate_card
 from computepool.hub.services.submissions import Submissions
 from computepool.hub.services.weights import load_weights
 from computepool.hub.store import hub as hub_store
@@ -48,7 +52,7 @@ from computepool.hub.store import nodes as node_store
 from computepool.hub.store.connect import Pool, create_pool
 from computepool.hub.store.embedded import EmbeddedPostgres
 from computepool.hub.store.migrate import migrate
-from computepool.hub.sweepers import auditor, deadlines, lease_reaper
+from computepool.hub.sweepers import auditor, deadlines, lease_reaper, market, payout_runner, sealer, settler
 from computepool.hub.sweepers.loop import run_every
 
 log = logging.getLogger("computepool.hub")
@@ -175,6 +179,7 @@ async def open_hub(config: HubSettings, dsn: str) -> AsyncIterator[Hub]:
             for chore in chores:
                 chore.cancel()
             await asyncio.gather(*chores, return_exceptions=True)
+            await close_providers(hub.providers)
             # What was heard must not be forgotten because we end.
             for flush in (hub.beats.flush, hub.share.sync, hub.evidence.flush):
                 with contextlib.suppress(Exception):
@@ -201,8 +206,11 @@ async def _compose(config: HubSettings, pool: Pool) -> Hub:
     hub_process_id = entropy.new_id()
     parked, backlog = ParkedCalls(), Backlog()
     share, evidence = FairShare(pool, hub_process_id), Evidence(pool)
-    registry = Registry(sets, evidence)
-    leases = Leases(pool, keyring, config, weight_sets=book.split.names_in_use)
+    card, card_text = read_rate_card(config.rate_card_file)
+    await keep_rate_card(pool, card, card_text)
+    prices = PriceBook(card, holdback_seconds=config.holdback_seconds)
+    registry = Registry(sets, evidence, prices.ask)
+    leases = Leases(pool, keyring, config, prices, weight_sets=book.split.names_in_use)
     submissions = Submissions(pool, leases, book.split, lease_seconds=config.lease_seconds)
     elsewhere = Elsewhere(pool, registry.fleet, sets[book.split.first], hub_process_id)
     rounds = Rounds(
@@ -227,6 +235,9 @@ async def _compose(config: HubSettings, pool: Pool) -> Hub:
         weights=book,
         door=Door(rounds, leases),
         registry=registry,
+        prices=prices,
+        cash_book=CashBook(prices, config),
+        providers=open_providers(config),
         backlog=backlog,
         share=share,
         evidence=evidence,
@@ -263,7 +274,14 @@ def _list_chores(hub: Hub, dsn: str) -> list[Any]:
         run_every(min(1.0, config.lease_seconds / 4), "lease_reaper", lambda: lease_reaper.run_once(hub), metrics),
         run_every(1.0, "expiry", lambda: expire_jobs(hub.pool, limit=EXPIRY_BATCH, on_end=hub.on_end), metrics),
         run_every(1.0, "deadlines", lambda: deadlines.run_once(hub), metrics),
+        run_every(5.0, "settler", lambda: settler.run_once(hub), metrics),
+        run_every(60.0, "debts", lambda: settler.collect_once(hub), metrics),
+        run_every(5.0, "payouts", lambda: payout_runner.send_once(hub), metrics),
+        run_every(60.0, "reconciliation", lambda: payout_runner.reconcile_once(hub), metrics),
+        run_every(60.0, "short_events", lambda: payout_runner.hear_again_once(hub), metrics),
         run_every(5.0, "auditor", lambda: auditor.run_once(hub), metrics),
+        run_every(30.0, "sealer", lambda: sealer.run_once(hub), metrics),
+        run_every(5.0, "market", lambda: market.run_once(hub), metrics),
         run_every(5.0, "keyring", lambda: hub.keyring.refresh(hub.pool), metrics),
         run_every(5.0, "used_keys", hub.callers.flush_used_keys, metrics),
         run_every(60.0, "changes", lambda: _forget_changes(hub.pool), metrics),

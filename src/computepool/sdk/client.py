@@ -11,7 +11,7 @@ from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from computepool import entropy
@@ -23,6 +23,7 @@ from computepool.core.jobs.spec import SCRIPT_FILE_NAME
 from computepool.core.jobs.state import JobState
 from computepool.core.placement.weights import Preference
 from computepool.sdk.config import resolve_settings
+from computepool.sdk.credits import CreditsClient, OperatorCredits
 from computepool.sdk.files import LocalFile, collect_files, describe_file, read_script
 from computepool.sdk.jobs import JobHandle
 from computepool.sdk.sizes import parse_credits, parse_size
@@ -43,9 +44,14 @@ from computepool.wire.accounts import (
 )
 from computepool.wire.artifacts import Artifact
 from computepool.wire.jobs import InputFile, Job, JobPage, JobSpec, Requirements
+from computepool.wire.market import Quote, QuoteRequest
 from computepool.wire.nodes import Node, NodeChange, NodePage, SetFloor
 from computepool.wire.placement import Experiment
 from computepool.wire.why import NodeWhy
+
+if TYPE_CHECKING:
+    from computepool.sdk.books import BooksClient
+    from computepool.sdk.market import MarketClient
 
 _PAGE_LENGTH = 100
 
@@ -78,6 +84,31 @@ class Client:
     @property
     def hub_url(self) -> str:
         return self._transport.hub_url
+
+    @property
+    def credits(self) -> CreditsClient:
+        """What one has and earns, paying in, cashing out: `client.credits.get().available_microcredits`."""
+        return CreditsClient(self._transport)
+
+    @property
+    def books(self) -> BooksClient:
+        """Statements, why a node was paid what it was paid, and the operator's audit and close of a day."""
+        # Most programs submit and fetch: they need not wait for it.
+        from computepool.sdk.books import BooksClient
+
+        return BooksClient(self._transport)
+
+    @property
+    def market(self) -> MarketClient:
+        """What slots cost now and did before, and what a machine would earn."""
+        from computepool.sdk.market import MarketClient
+
+        return MarketClient(self._transport)
+
+    @property
+    def operator_credits(self) -> OperatorCredits:
+        """The operator's side of cash."""
+        return OperatorCredits(self._transport)
 
     def close(self) -> None:
         self._transport.close()
@@ -232,6 +263,47 @@ class Client:
             expires_at=expires_at,
         )
         return self.submit_spec(spec, idempotency_key=idempotency_key)
+
+    def quote(
+        self,
+        *,
+        slices: int = 1,
+        gpu: bool = False,
+        vram: int | str = 0,
+        ram: int | str | None = None,
+        cores: int = 1,
+        disk: int | str | None = None,
+        tiers: Sequence[str] = (),
+        regions: Sequence[str] = (),
+        isolation: IsolationLevel | str = IsolationLevel.SANDBOXED,
+        max_price: Credits | None = None,
+        wall_seconds: int = 3_600,
+        expected_seconds: int | None = None,
+    ) -> Quote:
+        """What such a job would cost, how much a submit would set aside, where and when it could run.
+
+            client.quote(vram="16GB", slices=8, expected_seconds=600).cost.likely_microcredits
+
+        A forecast: nothing is held by it.
+        """
+        requirements = _requirements(
+            gpu=gpu,
+            vram=vram,
+            ram=ram,
+            cores=cores,
+            disk=disk,
+            tiers=tiers,
+            regions=regions,
+            isolation=isolation,
+            max_price=max_price,
+        )
+        body = QuoteRequest(
+            requirements=requirements,
+            slice_count=slices,
+            wall_seconds=wall_seconds,
+            expected_seconds=expected_seconds,
+        )
+        return self._transport.call("POST", "/v1/quotes", Quote, body=body, repeatable=True)
 
     def submit_spec(self, spec: JobSpec, *, idempotency_key: str | None = None) -> JobHandle:
         """Submit a description as the wire knows it; its files must be at the hub already."""

@@ -87,6 +87,23 @@ class Transport:
         repeatable: bool | None = None,
     ) -> Reply:
         """`repeatable` says that doing it twice is the same as doing it once; the verb decides if not given."""
+        raw = self._ask(method, path, body=body, params=params, headers=headers, repeatable=repeatable)
+        return self._decode(raw, reply)
+
+    def tell(self, method: str, path: str, *, body: object = None) -> None:
+        """A call that is answered with nothing but that it was done."""
+        self._ask(method, path, body=body)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool | None = None,
+    ) -> bytes:
         try:
             content = None if body is None else msgspec.json.encode(body)
         except UnicodeEncodeError:
@@ -95,13 +112,12 @@ class Transport:
                 "An argument holds bytes that are not UTF-8 text. Is the terminal's locale right?"
             ) from None
         extra = {"Content-Type": "application/json"} if content is not None else {}
-        raw = self._patiently(
+        return self._patiently(
             lambda: self._exchange(
                 method, path, content=content, params=params, headers={**extra, **(headers or {})}
             ),
             repeatable=method in _REPEATABLE_METHODS if repeatable is None else repeatable,
         )
-        return self._decode(raw, reply)
 
     def delete(self, path: str) -> None:
         self._patiently(lambda: self._exchange("DELETE", path), repeatable=True)
@@ -132,6 +148,18 @@ class Transport:
                     response.read()
                     self._raise_refusal(response)
                 return sink(response.iter_bytes(_CHUNK_BYTES))
+
+        return self._patiently(fetch, repeatable=True)
+
+    def get_text(self, path: str, *, params: Mapping[str, Any], header: str) -> tuple[str, str | None]:
+        """A page of text, and the header that says where the next one begins."""
+
+        def fetch() -> tuple[str, str | None]:
+            given = {name: value for name, value in params.items() if value is not None}
+            response = self._http.request("GET", self.hub_url + path, params=given, headers=self._headers)
+            if response.status_code != 200:
+                self._raise_refusal(response)
+            return response.text, response.headers.get(header)
 
         return self._patiently(fetch, repeatable=True)
 

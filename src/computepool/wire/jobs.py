@@ -94,6 +94,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     finished_at: datetime | None = None
     deadline_at: datetime | None = None
     expires_at: datetime | None = None
+    # What its attempts have cost so far, and what is set aside for the rest.
+    charged_microcredits: int = 0
+    held_microcredits: int = 0
 
 
 class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -134,6 +137,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     exit_code: int | None = None
     cause: Cause | None = None
     message: str | None = None
+    # Agreed with the lease; and what it came to, with the platform's part. Absent: nothing is owed for it.
+    rate_microcredits_per_hour: int | None = None
+    charged_microcredits: int | None = None
+    fee_microcredits: int | None = None
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -101,6 +101,16 @@ def decide_report(slice_: Slice, attempt: Attempt, siblings: Sequence[Attempt], 
     return _record_failure(slice_, attempt, report, report.cause)
 
 
+def decide_last_report(
+    slice_: Slice, attempt: Attempt, siblings: Sequence[Attempt], report: Report
+) -> Decision | Refusal:
+    """The same when there is no money for another try: a failure ends the slice."""
+    decision = decide_report(replace(slice_, attempt_count=ATTEMPTS_MAX), attempt, siblings, report)
+    if isinstance(decision, Refusal):
+        return decision
+    return replace(decision, slice=replace(decision.slice, attempt_count=slice_.attempt_count))
+
+
 def decide_loss(slice_: Slice, attempt: Attempt, cause: Cause) -> Decision | Refusal:
     """The node went silent, or came back without the attempt. Its slice goes to the queue again."""
     if attempt.state not in ATTEMPT_LIVE:

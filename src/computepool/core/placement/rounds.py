@@ -63,6 +63,8 @@ class Wish(NamedTuple):
 class Pair:
     head: Head
     candidate: Candidate
+    # The most that the slice may cost an hour.
+    ceiling: int | None = None
 
 
 class Share(Protocol):
@@ -186,7 +188,8 @@ class Round:
         self._quotas[head.run.account_id] -= 1
         self._placed[head.run] += 1
         self._on_pair(candidate)
-        self.pairs.append(Pair(head, candidate))
+        shape = self._shapes[head.run.shape_id]
+        self.pairs.append(Pair(head, candidate, shape.ceiling_microcredits_per_hour))
 
     def _note_taken(self, run: Run, *, seen_all: bool, left: int, skipped: int) -> None:
         if skipped:

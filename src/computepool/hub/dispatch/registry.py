@@ -6,14 +6,17 @@ leased or the end of the call makes it busy. Both are cheap; only a changed pric
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from computepool import clock
 from computepool.core.ids import NodeId, SlotName
 from computepool.core.placement.fleet import FleetIndex
 from computepool.core.placement.scorers import Candidate, make_candidate
+from computepool.core.placement.slot import Slot
 from computepool.core.placement.weights import Weights
 from computepool.hub.dispatch.evidence import Evidence
 from computepool.hub.store import nodes as node_store
@@ -22,18 +25,30 @@ from computepool.hub.store.connect import Connection
 # What is known of a node is read again after this long, in case a change was not heard of.
 MEMORY_SECONDS = 60.0
 REMEMBERED_MAX = 200_000
+# Nodes whose slots get another price before calls are served again.
+REPRICED_AT_ONCE = 200
+
+# Slot, its speed and its owner's floor -> what it is offered for, in microcredits per hour.
+Ask: TypeAlias = Callable[[Slot, float, int], int]
+
+
+def ask_floor(slot: Slot, speed_tflops: float, floor: int) -> int:
+    return floor
 
 
 @dataclass(slots=True)
 class _Known:
     good_until: float
+    # Microcredits per hour.
+    floor: int
     candidates: dict[SlotName, Candidate]
 
 
 class Registry:
-    def __init__(self, sets: Mapping[str, Weights], evidence: Evidence) -> None:
+    def __init__(self, sets: Mapping[str, Weights], evidence: Evidence, ask: Ask = ask_floor) -> None:
         self.fleet = FleetIndex(sets)
         self._evidence = evidence
+        self._ask = ask
         evidence.on_change = self._update_reliability
         self._nodes: OrderedDict[NodeId, _Known] = OrderedDict()
 
@@ -46,20 +61,29 @@ class Registry:
     async def load(self, conn: Connection, node_ids: Iterable[NodeId]) -> None:
         """Reads the slots of these nodes in one query. What is free stays free."""
         found: dict[NodeId, dict[SlotName, Candidate]] = defaultdict(dict)
+        floors: dict[NodeId, int] = {}
         wanted = list(node_ids)
         await self._evidence.load(conn, wanted)
         for offered in await node_store.list_candidates(conn, wanted):
             slot = offered.slot
-            found[slot.node_id][slot.name] = make_candidate(
+            floors[slot.node_id] = offered.floor_microcredits_per_hour
+            candidate = make_candidate(
                 slot,
                 price_microcredits_per_hour=offered.floor_microcredits_per_hour,
                 reliability=self._evidence.bound(slot.node_id, slot.kind),
                 declared_tflops=offered.declared_tflops,
             )
+            found[slot.node_id][slot.name] = self._price(candidate, floors[slot.node_id])
         for node_id in wanted:
-            self._set(node_id, found[node_id])
+            self._set(node_id, floors.get(node_id, 0), found[node_id])
 
-    def _set(self, node_id: NodeId, candidates: dict[SlotName, Candidate]) -> None:
+    def _price(self, candidate: Candidate, floor: int) -> Candidate:
+        price = self._ask(candidate.slot, candidate.speed_tflops, floor)
+        if price == candidate.price_microcredits_per_hour:
+            return candidate
+        return Candidate(candidate.slot, candidate.speed_tflops, price, candidate.reliability)
+
+    def _set(self, node_id: NodeId, floor: int, candidates: dict[SlotName, Candidate]) -> None:
         known = self._nodes.get(node_id)
         for name in known.candidates if known else ():
             if (node_id, name) not in self.fleet:
@@ -68,7 +92,7 @@ class Registry:
                 self.fleet.update(candidates[name])
             else:
                 self.fleet.remove(node_id, name)
-        self._nodes[node_id] = _Known(clock.seconds() + MEMORY_SECONDS, candidates)
+        self._nodes[node_id] = _Known(clock.seconds() + MEMORY_SECONDS, floor, candidates)
         while len(self._nodes) > REMEMBERED_MAX:
             self.forget(next(iter(self._nodes)))
 
@@ -114,11 +138,28 @@ class Registry:
             known = self._nodes.get(node_id)
             if known is None:
                 continue
-            for name, old in list(known.candidates.items()):
+            for old in list(known.candidates.values()):
                 bound = self._evidence.bound(node_id, old.slot.kind)
                 if bound == old.reliability:
                     continue
-                candidate = Candidate(old.slot, old.speed_tflops, old.price_microcredits_per_hour, bound)
-                known.candidates[name] = candidate
-                if (node_id, name) in self.fleet:
-                    self.fleet.update(candidate)
+                self._replace(known, Candidate(old.slot, old.speed_tflops, old.price_microcredits_per_hour, bound))
+
+    async def reprice(self) -> None:
+        """What slots ask may have changed: they move in the order of scores, some at a time so that calls go on."""
+        for number, node_id in enumerate(list(self._nodes), start=1):
+            if node_id in self._nodes:
+                self._reprice(self._nodes[node_id])
+            if number % REPRICED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _reprice(self, known: _Known) -> None:
+        for old in list(known.candidates.values()):
+            candidate = self._price(old, known.floor)
+            if candidate is not old:
+                self._replace(known, candidate)
+
+    def _replace(self, known: _Known, candidate: Candidate) -> None:
+        slot = candidate.slot
+        known.candidates[slot.name] = candidate
+        if (slot.node_id, slot.name) in self.fleet:
+            self.fleet.update(candidate)

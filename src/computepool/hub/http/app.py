@@ -15,7 +15,24 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from computepool.core.errors import NotFound
 from computepool.hub.context import Hub
-from computepool.hub.http import accounts, artifacts, attempts, hub, jobs, nodes, pages, placement, why
+from computepool.hub.http import (
+    accounts,
+    artifacts,
+    attempts,
+    audit,
+    books,
+    credits,
+    hub,
+    jobs,
+    market,
+    nodes,
+    operator_credits,
+    pages,
+    pay,
+    placement,
+    statements,
+    why,
+)
 from computepool.hub.http.errors import to_response
 from computepool.hub.http.openapi import build_openapi
 from computepool.hub.http.routing import Access, Call, Route, Routes, answer
@@ -31,8 +48,9 @@ async def openapi(call: Call) -> Response:
 
 def all_routes() -> list[Route]:
     """Fixed paths before those with parameters, so that /v1/jobs/next is never taken for a job."""
-    rooms = (hub, accounts, jobs, nodes, attempts, artifacts, pages, placement, why)
-    found = [route for room in rooms for route in room.routes.routes] + meta.routes
+    work = (hub, accounts, jobs, nodes, attempts, artifacts, pages, placement, why)
+    money = (credits, operator_credits, statements, pay, audit, books, market)
+    found = [route for room in (*work, *money) for route in room.routes.routes] + meta.routes
     return sorted(found, key=lambda route: route.path.count("{"))
 
 

@@ -8,6 +8,9 @@ from starlette.responses import Response
 
 from computepool.core import errors
 from computepool.core.jobs.state import IllegalTransition
+from computepool.core.ledger.amount import InvalidAmount
+from computepool.core.ledger.refusal import InsufficientCredits, PostingMismatch, PostingRefused
+from computepool.core.payments import errors as payment_errors
 from computepool.settings import InvalidSettings
 from computepool.wire.errors import ErrorBody
 
@@ -34,6 +37,20 @@ STATUS: dict[type[errors.ComputePoolError], int] = {
     errors.StoreError: 507,
     InvalidSettings: 500,
     IllegalTransition: 500,
+    InvalidAmount: 400,
+    InsufficientCredits: 402,
+    PostingMismatch: 409,
+    PostingRefused: 409,
+    payment_errors.CurrencyMismatch: 400,
+    payment_errors.PayoutBelowMinimum: 400,
+    payment_errors.SignatureRefused: 401,
+    payment_errors.AccountFrozen: 403,
+    payment_errors.AccountOwes: 409,
+    payment_errors.PaymentRefused: 409,
+    payment_errors.PayoutDetailsMissing: 409,
+    payment_errors.CashLimitExceeded: 429,
+    payment_errors.PayoutCoolingOff: 429,
+    payment_errors.ProviderUnavailable: 503,
 }
 
 # The database is away, is ending, or asks us to try again: nothing the caller did.

@@ -65,7 +65,7 @@ class EventsQuery(msgspec.Struct, frozen=True, kw_only=True):
 async def submit_job(call: Call) -> wire.Job:
     """Submit a job. With an Idempotency-Key header it is safe to repeat."""
     key = call.find_header(b"idempotency-key")
-    submission = submissions.check_submission(call.account, call.body, idempotency_key=key)
+    submission = submissions.check_submission(call.account, call.body, call.hub.prices, idempotency_key=key)
     return to_job(await _lane(call.hub, [submission]).put(submission))
 
 
@@ -87,7 +87,7 @@ async def submit_jobs(call: Call) -> wire.SubmitBatchAnswer:
     for number, spec in enumerate(specs):
         own_key = None if key is None else f"{key}#{number}"
         try:
-            checked.append(submissions.check_submission(call.account, spec, idempotency_key=own_key))
+            checked.append(submissions.check_submission(call.account, spec, call.hub.prices, idempotency_key=own_key))
         except ComputePoolError as refusal:
             checked.append(refusal)
     sound = [item for item in checked if isinstance(item, Submission)]
@@ -225,6 +225,8 @@ def to_job(job: Job) -> wire.Job:
         finished_at=job.finished_at,
         deadline_at=job.deadline_at,
         expires_at=job.expires_at,
+        charged_microcredits=job.charged_microcredits,
+        held_microcredits=job.held_remaining,
     )
 
 
@@ -257,4 +259,7 @@ def to_attempt(attempt: AttemptRow) -> wire.Attempt:
         exit_code=attempt.exit_code,
         cause=attempt.cause,
         message=attempt.message or None,
+        rate_microcredits_per_hour=attempt.rate_microcredits_per_hour,
+        charged_microcredits=attempt.charged_microcredits,
+        fee_microcredits=attempt.fee_microcredits,
     )

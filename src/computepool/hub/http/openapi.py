@@ -78,7 +78,7 @@ def _query_parameters(route: Route) -> list[dict[str, Any]]:
         return []
     return [
         {
-            "name": field.name,
+            "name": field.encode_name,
             "in": "query",
             "required": field.required,
             "schema": msgspec.json.schema(field.type),

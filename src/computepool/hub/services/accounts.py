@@ -18,6 +18,7 @@ from computepool.core.ids import AccountId, KeyId
 from computepool.core.jobs.order import PriorityClass
 from computepool.hub.config import HubSettings
 from computepool.hub.services.callers import KEY_PREFIX, AccountCaller, hash_secret
+from computepool.hub.services.welcome import give_welcome
 from computepool.hub.store import accounts as account_store
 from computepool.hub.store import events as event_store
 from computepool.hub.store import hub as hub_store
@@ -63,6 +64,7 @@ async def sign_up(
         key = await _insert_key(conn, account_id, name="first key", roles=roles, expires_seconds=None)
         await event_store.record_events(conn, [NewEvent(kind="account_created", account_id=account_id)])
         account = await account_store.find_account(conn, account_id)
+        await give_welcome(conn, settings, account_id)
     assert account is not None
     return account, key
 
@@ -79,7 +81,9 @@ async def ensure_operator(pool: Pool, settings: HubSettings) -> str | None:
         account_id = AccountId(entropy.new_id())
         await _insert_account(conn, settings, account_id, settings.operator_email, "operator", None, frozenset(Role))
         await event_store.record_events(conn, [NewEvent(kind="account_created", account_id=account_id)])
-        return await _insert_link(conn, account_id)
+        token = await _insert_link(conn, account_id)
+        await give_welcome(conn, settings, account_id)
+        return token
 
 
 async def sign_in_by_link(pool: Pool, token: str) -> tuple[Account, NewKey]:

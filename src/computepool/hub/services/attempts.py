@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,13 +13,22 @@ import msgspec
 
 from computepool import entropy
 from computepool.core.errors import ComputePoolError, InvalidRequest, NotFound, StaleLease
-from computepool.core.ids import AccountId, AttemptId, NodeId
+from computepool.core.ids import AccountId, AttemptId, JobId, NodeId
 from computepool.core.jobs.cause import REPORTABLE, Cause
-from computepool.core.jobs.lease import Decision, Refusal, decide_acknowledgement, decide_loss, decide_report
+from computepool.core.jobs.lease import (
+    Attempt,
+    Decision,
+    Refusal,
+    decide_acknowledgement,
+    decide_last_report,
+    decide_loss,
+    decide_report,
+)
 from computepool.core.jobs.lease import Report as ReportedEnd
 from computepool.core.jobs.manifest import manifest_sha256
 from computepool.core.jobs.spec import is_safe_relative_path, is_sha256
-from computepool.core.jobs.state import ATTEMPT_TERMINAL, AttemptState
+from computepool.core.jobs.state import ATTEMPT_TERMINAL, AttemptState, SliceState
+from computepool.core.ledger.accounts import submitter_available
 from computepool.hub.config import HubSettings
 from computepool.hub.services.callers import NodeCaller
 from computepool.hub.services.keyring import Keyring
@@ -27,6 +37,7 @@ from computepool.hub.services.transitions import OnEnd, Snapshot, ignore_end, lo
 from computepool.hub.store import artifacts as artifact_store
 from computepool.hub.store import attempts as attempt_store
 from computepool.hub.store import hub as hub_store
+from computepool.hub.store import ledger
 from computepool.hub.store import logs as log_store
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store.attempts import HeldAttempt, ReceiptRow, ReportRow
@@ -105,10 +116,11 @@ async def finish_attempts(
     async with pool.acquire() as conn, conn.transaction():
         snapshot = await lock_snapshot(conn, (AttemptId(r.completion.attempt_id) for r in reports))
         present = await _list_outputs(conn, reports, snapshot)
+        purse = await _open_purse(conn, reports, snapshot)
         kept: set[UUID] = set()
         for report in reports:
             try:
-                outcome = _judge(snapshot, present, report)
+                outcome = _judge(snapshot, present, purse, report)
             except ComputePoolError as refusal:
                 answers.append(refusal)
                 continue
@@ -116,9 +128,10 @@ async def finish_attempts(
             if report.receipt is not None and report.receipt.id not in kept and not outcome.repeated:
                 kept.add(report.receipt.id)
                 snapshot.keep_receipt(report.receipt)
-        await snapshot.write(conn)
+        await snapshot.apply(conn)
         if then is not None:
             await then(conn)
+        await snapshot.post(conn)
         if snapshot.has_stopped:
             await hub_store.record_change(conn, ChangeKind.CONTROLS)
     on_end(snapshot.list_ended())
@@ -138,7 +151,37 @@ async def _list_outputs(
     return await artifact_store.list_present(conn, wanted) if wanted else {}
 
 
-def _judge(snapshot: Snapshot, present: Mapping[tuple[AccountId, bytes], int], report: Report) -> CompleteOutcome:
+class _Purse:
+    """What the submitters of failed slices can still spend: another try needs what this one has cost."""
+
+    def __init__(self, available: Mapping[AccountId, int]) -> None:
+        self._left = dict(available)
+        self._slack_used: Counter[JobId] = Counter()
+
+    def pays(self, snapshot: Snapshot, account_id: AccountId, attempt: Attempt, row: ReportRow) -> bool:
+        price = snapshot.price(attempt, row)
+        slack = max(0, snapshot.find_slack(attempt.job_id) - self._slack_used[attempt.job_id])
+        missing = max(0, price - slack)
+        if missing > self._left.get(account_id, 0):
+            return False
+        self._slack_used[attempt.job_id] += price - missing
+        self._left[account_id] = self._left.get(account_id, 0) - missing
+        return True
+
+
+async def _open_purse(conn: Connection, reports: Sequence[Report], snapshot: Snapshot) -> _Purse:
+    """Read without locks: the books refuse what is not there, and the node reports again."""
+    failed = [AttemptId(r.completion.attempt_id) for r in reports if r.completion.cause is not None]
+    accounts = {snapshot.get_account_id(snapshot.attempts[id].job_id) for id in failed if id in snapshot.attempts}
+    if not accounts:
+        return _Purse({})
+    balances = await ledger.get_balances(conn, [submitter_available(id) for id in accounts])
+    return _Purse({id: balances[submitter_available(id)] for id in accounts})
+
+
+def _judge(
+    snapshot: Snapshot, present: Mapping[tuple[AccountId, bytes], int], purse: _Purse, report: Report
+) -> CompleteOutcome:
     completion = report.completion
     attempt_id = AttemptId(completion.attempt_id)
     attempt = snapshot.attempts.get(attempt_id)
@@ -146,13 +189,20 @@ def _judge(snapshot: Snapshot, present: Mapping[tuple[AccountId, bytes], int], r
         raise StaleLease("This node holds no such lease. Forget the attempt.")
     key = (attempt.job_id, attempt.slice_index)
     claim = ReportedEnd(completion.exit_code, completion.cause, report.sha256)
-    decision = decide_report(snapshot.slices[key], attempt, snapshot.list_live(key, but=attempt_id), claim)
+    slice_, siblings = snapshot.slices[key], snapshot.list_live(key, but=attempt_id)
+    decision = decide_report(slice_, attempt, siblings, claim)
     if isinstance(decision, Refusal):
         raise StaleLease(f"The result came too late: {decision.reason}. Forget the attempt.")
     if not decision.repeated:
+        account_id, row = snapshot.get_account_id(attempt.job_id), _to_row(report)
         if completion.cause is None:
-            _check_outputs(completion, snapshot.get_account_id(attempt.job_id), present)
-        snapshot.take(decision, report=_to_row(report))
+            _check_outputs(completion, account_id, present)
+        elif decision.slice.state is SliceState.QUEUED and not purse.pays(
+            snapshot, account_id, decision.attempts[0], row
+        ):
+            decision = decide_last_report(slice_, attempt, siblings, claim)
+            assert isinstance(decision, Decision)
+        snapshot.take(decision, report=row)
     return CompleteOutcome(accepted=decision.accepted, repeated=decision.repeated)
 
 

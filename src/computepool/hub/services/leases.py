@@ -17,6 +17,7 @@ from computepool.core.jobs.spec import SCRIPT_FILE_NAME
 from computepool.core.placement.rounds import Pair, Round, Wish
 from computepool.hub.config import HubSettings
 from computepool.hub.services.keyring import JOB_TOKEN_TYPE, Keyring
+from computepool.hub.services.prices import PriceBook
 from computepool.hub.store import attempts as attempt_store
 from computepool.hub.store import jobs as job_store
 from computepool.hub.store import slices as slice_store
@@ -57,8 +58,11 @@ class Granted:
 
 
 class Leases:
-    def __init__(self, pool: Pool, keyring: Keyring, settings: HubSettings, *, weight_sets: Sequence[str]) -> None:
+    def __init__(
+        self, pool: Pool, keyring: Keyring, settings: HubSettings, prices: PriceBook, *, weight_sets: Sequence[str]
+    ) -> None:
         self._pool = pool
+        self.prices = prices
         self._keyring = keyring
         self._settings = settings
         self._weight_sets = weight_sets
@@ -116,10 +120,13 @@ class Leases:
                 node_id=pair.candidate.slot.node_id,
                 slot=pair.candidate.slot.name,
                 expected_seconds=self.expect(pair.head.job_id, pair.head.run.account_id, expected_seconds),
+                rate_microcredits_per_hour=self.prices.rate(pair.candidate, pair.ceiling),
             )
             for pair in pairs
         ]
-        inserted = await attempt_store.insert_leases(conn, planned, lease_seconds=self._settings.lease_seconds)
+        inserted = await attempt_store.insert_leases(
+            conn, planned, self.prices.terms, lease_seconds=self._settings.lease_seconds
+        )
         grants = [grant for grant in planned if grant.id in inserted]
         refused = [pair for pair, grant in zip(pairs, planned, strict=True) if grant.id not in inserted]
         return Granted(grants, refused)

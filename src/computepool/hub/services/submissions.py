@@ -30,20 +30,28 @@ from computepool.core.jobs.spec import (
     list_faults,
 )
 from computepool.core.jobs.state import JobState
+from computepool.core.ledger import verbs
+from computepool.core.ledger.amount import AMOUNT_MAX
+from computepool.core.ledger.refusal import InsufficientCredits, Refusal
+from computepool.core.ledger.transfer import Posting
+from computepool.core.payments.errors import AccountFrozen
+from computepool.core.placement.price import format_credits
 from computepool.core.placement.rounds import Run, Wish
 from computepool.core.placement.scorers import Candidate
-from computepool.core.placement.shape import Shape, to_shape
+from computepool.core.placement.shape import Shape
 from computepool.core.placement.weights import Split
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.leases import GRANTS_MAX, Leases, Order, size_order
+from computepool.hub.services.prices import PriceBook
 from computepool.hub.store import accounts as account_store
 from computepool.hub.store import artifacts as artifact_store
 from computepool.hub.store import jobs as job_store
+from computepool.hub.store import ledger
 from computepool.hub.store import shapes as shape_store
 from computepool.hub.store.accounts import Usage
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Connection, Pool
-from computepool.hub.store.jobs import IdempotencyRow, Job, NewJob
+from computepool.hub.store.jobs import IdempotencyRow, Inserted, Job, NewJob
 from computepool.wire import jobs as wire
 
 IDEMPOTENCY_KEY_LENGTH_MAX = 200
@@ -63,7 +71,13 @@ class Submission:
     request: wire.JobSpec
     spec: JobSpec
     shape: Shape
+    # The most that a slice can cost.
+    reserve_microcredits: int
     idempotency_key: str | None
+
+    @property
+    def hold_microcredits(self) -> int:
+        return self.spec.slice_count * self.reserve_microcredits
 
 
 class Placing(Protocol):
@@ -94,7 +108,9 @@ class Submitted:
     runs: dict[Run, Shape]
 
 
-def check_submission(caller: AccountCaller, request: wire.JobSpec, *, idempotency_key: str | None) -> Submission:
+def check_submission(
+    caller: AccountCaller, request: wire.JobSpec, prices: PriceBook, *, idempotency_key: str | None
+) -> Submission:
     """Everything that can be said about a request without looking anything up."""
     spec = _to_spec(request)
     faults = list_faults(spec, now=clock.now())
@@ -105,7 +121,15 @@ def check_submission(caller: AccountCaller, request: wire.JobSpec, *, idempotenc
         raise Forbidden(refusal)
     if idempotency_key is not None and not 1 <= len(idempotency_key) <= IDEMPOTENCY_KEY_LENGTH_MAX:
         raise InvalidRequest(f"An idempotency key has 1 to {IDEMPOTENCY_KEY_LENGTH_MAX} characters.")
-    return Submission(caller.account_id, request, spec, to_shape(spec.requirements), idempotency_key)
+    shape = prices.fill_ceiling(spec.requirements)
+    reserve = prices.reserve(shape, spec.wall_seconds)
+    if spec.slice_count * reserve > AMOUNT_MAX:
+        raise InvalidSpec(
+            f"The job could cost {format_credits(spec.slice_count * reserve)} credits, more than any job may. Set a "
+            "lower ceiling or wall limit, or submit fewer slices.",
+            faults=["the job could cost more than any job may"],
+        )
+    return Submission(caller.account_id, request, spec, shape, reserve, idempotency_key)
 
 
 class Submissions:
@@ -133,9 +157,7 @@ class Submissions:
             newborn = _Newborn(placing)
             try:
                 newborn.take_slots(fresh, submissions, self._leases)
-                inserted = await job_store.insert_jobs(
-                    conn, list(fresh.values()), newborn.grants, lease_seconds=self._lease_seconds
-                )
+                inserted = await self._insert_all(conn, fresh, newborn, answers)
                 grants = [grant for grant in newborn.grants if grant.id in inserted.leased]
                 leased = Counter(grant.job_id for grant in grants)
                 for i, job in fresh.items():
@@ -154,6 +176,41 @@ class Submissions:
         }
         return Submitted([answers[i] for i in range(len(submissions))], grants, runs)
 
+    async def _insert_all(
+        self,
+        conn: Connection,
+        fresh: dict[int, NewJob],
+        newborn: _Newborn,
+        answers: dict[int, Job | ComputePoolError],
+    ) -> Inserted:
+        """Without those that their accounts cannot pay for: they are answered, and the others written again."""
+        while True:
+            try:
+                return await self._insert(conn, list(fresh.values()), newborn.grants)
+            except _Unpaid as unpaid:
+                for i in [i for i, job in fresh.items() if job.id in unpaid.job_ids]:
+                    answers[i] = _to_credit_refusal(fresh.pop(i).hold_microcredits)
+                newborn.give_back_jobs(unpaid.job_ids)
+
+    async def _insert(self, conn: Connection, jobs: Sequence[NewJob], grants: Sequence[Grant]) -> Inserted:
+        """Jobs and what they hold, at once or not at all."""
+        if not any(job.reserve_microcredits for job in jobs):
+            return await self._insert_rows(conn, jobs, grants)
+        async with conn.transaction():
+            inserted = await self._insert_rows(conn, jobs, grants)
+            holds = [_to_hold(job) for job in jobs if job.id in inserted.created_at and job.reserve_microcredits]
+            outcomes = await ledger.post(conn, holds, writes_jobs=False)
+            pairs = zip(holds, outcomes, strict=True)
+            refused = {hold.job_id for hold, outcome in pairs if hold.job_id and isinstance(outcome, Refusal)}
+            if refused:
+                raise _Unpaid(refused)
+        return inserted
+
+    async def _insert_rows(self, conn: Connection, jobs: Sequence[NewJob], grants: Sequence[Grant]) -> Inserted:
+        return await job_store.insert_jobs(
+            conn, jobs, grants, self._leases.prices.terms, lease_seconds=self._lease_seconds
+        )
+
     # What is looked up before
 
     async def _load_shapes(self, conn: Connection, shapes: Set[Shape]) -> None:
@@ -170,18 +227,20 @@ class Submissions:
         await self._load_allowances(conn, {s.account_id for s in submissions})
         present = await _list_present(conn, submissions)
         refusals: dict[int, ComputePoolError] = {}
-        let_in: Counter[AccountId] = Counter()
+        # Slices, and what they hold.
+        let_in: dict[AccountId, tuple[int, int]] = {}
         for i, submission in enumerate(submissions):
             account_id = submission.account_id
             refusal = (
                 _find_missing(submission, present)
                 or self._find_shape_refusal(submission, placing)
-                or await self._find_over_limit(conn, submission, in_batch=let_in[account_id])
+                or await self._find_over_limit(conn, submission, in_batch=let_in.get(account_id, (0, 0)))
             )
             if refusal is not None:
                 refusals[i] = refusal
             else:
-                let_in[account_id] += submission.spec.slice_count
+                slices, credits = let_in.get(account_id, (0, 0))
+                let_in[account_id] = (slices + submission.spec.slice_count, credits + submission.hold_microcredits)
         return refusals
 
     def _find_shape_refusal(self, submission: Submission, placing: Placing) -> LimitExceeded | None:
@@ -206,20 +265,21 @@ class Submissions:
             self._allowances[account_id] = _Allowance(usage, now + ALLOWANCE_SECONDS)
 
     async def _find_over_limit(
-        self, conn: Connection, submission: Submission, *, in_batch: int
-    ) -> LimitExceeded | None:
-        """Counts the slices in when there is room. Nobody is refused by what was remembered."""
+        self, conn: Connection, submission: Submission, *, in_batch: tuple[int, int]
+    ) -> ComputePoolError | None:
+        """Counts the job in when there is room. Nobody is refused by what was remembered."""
         account_id, slice_count = submission.account_id, submission.spec.slice_count
         allowance = self._allowances[account_id]
-        if allowance.find_refusal(slice_count) is not None and not allowance.fresh:
+        if allowance.find_refusal(submission) is not None and not allowance.fresh:
             [usage] = (await account_store.list_usage(conn, {account_id})).values()
             # What was let in before this batch is in the database, but for what another lane or hub is writing: the
             # limit is soft by that much. What this batch lets in is not there yet.
-            allowance = _Allowance(usage, 0.0, taken=in_batch, fresh=True)
+            allowance = _Allowance(usage, 0.0, taken=in_batch[0], spent=in_batch[1], fresh=True)
             self._allowances[account_id] = allowance
-        refusal = allowance.find_refusal(slice_count)
+        refusal = allowance.find_refusal(submission)
         if refusal is None:
             allowance.taken += slice_count
+            allowance.spent += submission.hold_microcredits
         return refusal
 
     # What is written
@@ -245,6 +305,7 @@ class Submissions:
             expires_at=spec.expires_at,
             key=submission.idempotency_key,
             request_sha256=_digest(request) if submission.idempotency_key is not None else None,
+            reserve_microcredits=submission.reserve_microcredits,
         )
 
     def _remember(self, job: NewJob, submission: Submission) -> None:
@@ -279,9 +340,9 @@ class _Newborn:
                 if candidate is None:
                     barren.add((job.shape_id, wish))
                     break
-                self._lease(job, slice_index, candidate, leases)
+                self._lease(job, slice_index, candidate, submissions[i].shape, leases)
 
-    def _lease(self, job: NewJob, slice_index: int, candidate: Candidate, leases: Leases) -> None:
+    def _lease(self, job: NewJob, slice_index: int, candidate: Candidate, shape: Shape, leases: Leases) -> None:
         grant = Grant(
             id=AttemptId(entropy.new_id()),
             account_id=job.account_id,
@@ -291,9 +352,16 @@ class _Newborn:
             node_id=candidate.slot.node_id,
             slot=candidate.slot.name,
             expected_seconds=leases.expect(job.id, job.account_id, self._placing.expected_seconds),
+            rate_microcredits_per_hour=leases.prices.rate(candidate, shape.ceiling_microcredits_per_hour),
         )
         self.grants.append(grant)
         self._candidates[grant.id] = candidate
+
+    def give_back_jobs(self, job_ids: Set[JobId]) -> None:
+        """These jobs are not written after all."""
+        for grant in [grant for grant in self.grants if grant.job_id in job_ids]:
+            self.grants.remove(grant)
+            self._placing.give_slot(self._candidates.pop(grant.id))
 
     def give_back(self, leased: Set[AttemptId]) -> None:
         """Slots whose slice was not leased: its key was used before, or another hub had filled the slot."""
@@ -309,11 +377,19 @@ class _Allowance:
     usage: Usage
     good_until: float
     taken: int = 0
+    spent: int = 0
     # Read for this very question.
     fresh: bool = False
 
-    def find_refusal(self, slice_count: int) -> LimitExceeded | None:
+    def find_refusal(self, submission: Submission) -> ComputePoolError | None:
+        slice_count, hold = submission.spec.slice_count, submission.hold_microcredits
         usage, open_count = self.usage, self.usage.open_slices + self.taken
+        if usage.frozen and hold:
+            return AccountFrozen(
+                "This account is frozen: a payment was taken back after it was spent. Ask the operator."
+            )
+        if hold > usage.available - self.spent:
+            return _to_credit_refusal(hold, available=usage.available - self.spent)
         if open_count + slice_count > usage.queued_slices_max:
             return LimitExceeded(
                 f"You have {open_count:,} unfinished slices; with {slice_count:,} more you would pass your limit of "
@@ -327,6 +403,28 @@ class _Allowance:
                 retry_after_seconds=300,
             )
         return None
+
+
+class _Unpaid(Exception):
+    """Some jobs of a batch are not covered by their accounts."""
+
+    def __init__(self, job_ids: Set[JobId]) -> None:
+        self.job_ids = job_ids
+
+
+def _to_hold(job: NewJob) -> Posting:
+    hold = verbs.hold(job_id=job.id, submitter_id=job.account_id, amount=job.hold_microcredits)
+    assert isinstance(hold, Posting)
+    return hold
+
+
+def _to_credit_refusal(hold: int, *, available: int | None = None) -> InsufficientCredits:
+    have = "" if available is None else f" You have {format_credits(max(0, available))}."
+    return InsufficientCredits(
+        f"This job may cost up to {format_credits(hold)} credits, which are set aside until it ends.{have} "
+        "Top up, or set a lower ceiling (--max-price), a shorter wall limit or fewer slices.",
+        hold_microcredits=hold,
+    )
 
 
 async def _answer_used_keys(
@@ -399,6 +497,9 @@ def _to_job(job: NewJob, submission: Submission, created_at: datetime, leased_co
         weight_set=job.weight_set,
         deadline_at=job.deadline_at,
         run_seconds_sum=0.0,
+        held_remaining=job.hold_microcredits,
+        reserve_microcredits=job.reserve_microcredits,
+        charged_microcredits=0,
         leased_count=leased_count,
         running_count=0,
     )

@@ -1,13 +1,13 @@
 """Locks slices and attempts, lets core decide item by item, and writes the outcome with its events at once.
 
-The order of locks is the same everywhere (slices, then attempts, then jobs, each sorted), so that hubs never
-wait for each other in a circle.
+The order of locks is the same everywhere (slices, then attempts, then jobs, then accounts of the ledger, each
+sorted), so that hubs never wait for each other in a circle.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -24,6 +24,9 @@ from computepool.core.jobs.state import (
     SliceState,
     derive_job_state,
 )
+from computepool.core.ledger.charging import Charge
+from computepool.core.ledger.transfer import Posting
+from computepool.hub.services import billing
 from computepool.hub.store import attempts as attempt_store
 from computepool.hub.store import slices as slice_store
 from computepool.hub.store.attempts import Changes, JobCounts, Locked, ReceiptRow, ReportRow
@@ -73,6 +76,7 @@ class Snapshot:
         self._accepted: dict[SliceKey, AttemptId] = {}
         self._reports: dict[AttemptId, ReportRow] = {}
         self._receipts: list[ReceiptRow] = []
+        self._postings: list[Posting] = []
 
     @property
     def now(self) -> datetime | None:
@@ -145,16 +149,36 @@ class Snapshot:
     def _list_changed(self) -> list[Slice]:
         return [s for key, s in sorted(self.slices.items()) if s != self._slices_before[key]]
 
+    def price(self, attempt: Attempt, report: ReportRow | None) -> int:
+        """What the submitter would pay for an attempt that ends like this."""
+        charge = self._charge(attempt, report)
+        return charge.total_microcredits if charge is not None else 0
+
+    def find_slack(self, job_id: JobId) -> int:
+        """What the job holds beyond the reserves of its unfinished slices, before anything that is decided here."""
+        job = self._locked.jobs[job_id]
+        return job.held_remaining - job.open_count * job.reserve_microcredits
+
     async def write(self, conn: Connection) -> None:
+        await self.apply(conn)
+        await self.post(conn)
+
+    async def post(self, conn: Connection) -> None:
+        """Moves the money for what was applied, after everything else in the transaction."""
+        await billing.post(conn, self._postings)
+
+    async def apply(self, conn: Connection) -> None:
         changed = self._list_changed()
-        jobs, events = self._count_jobs(changed)
         if not (changed or self._changed):
             return
+        charges = self._list_charges()
+        jobs, events = self._count_jobs(changed, charges)
         await attempt_store.apply_changes(
             conn,
             Changes(
                 attempts=list(self._changed.values()),
                 reports=self._reports,
+                charges=charges,
                 slices=[(s, self._accepted.get((s.job_id, s.index))) for s in changed],
                 jobs=jobs,
                 receipts=self._receipts,
@@ -162,16 +186,31 @@ class Snapshot:
             ),
         )
 
-    def _count_jobs(self, changed: Sequence[Slice]) -> tuple[list[JobCounts], list[NewEvent]]:
-        """The jobs whose counts change, and an event for each transition of each job's set of slices."""
+    def _list_charges(self) -> dict[AttemptId, Charge]:
+        found = ((id, self._charge(attempt, self._reports.get(id))) for id, attempt in self._changed.items())
+        return {id: charge for id, charge in found if charge is not None}
+
+    def _charge(self, attempt: Attempt, report: ReportRow | None) -> Charge | None:
+        assert self.now is not None
+        job = self._locked.jobs[attempt.job_id]
+        return billing.price_end(self._locked.attempts[attempt.id], attempt, report, job, self.now)
+
+    def _count_jobs(
+        self, changed: Sequence[Slice], charges: Mapping[AttemptId, Charge]
+    ) -> tuple[list[JobCounts], list[NewEvent]]:
+        """The jobs whose counts or holds change, and an event for each transition of each job's set of slices."""
+        assert self.now is not None
         events, updated = [], []
+        owed = billing.group_by_owner(charges, self._locked.attempts)
+        shard = billing.choose_fee_shard(self.now)
         for job_id, by_state in _group(changed).items():
             job = self._locked.jobs[job_id]
             events += [_to_event(job, state, group) for state, group in by_state.items()]
-            counted = self._count_job(job, by_state)
+            counted, postings = billing.settle_job(self._count_job(job, by_state), owed.get(job_id, {}), shard=shard)
+            self._postings += postings
             if counted != job:
                 updated.append(counted)
-                if counted.state in JOB_TERMINAL:
+                if counted.state in JOB_TERMINAL and job.state not in JOB_TERMINAL:
                     kind = f"job_{counted.state.value}"
                     events.append(NewEvent(kind=kind, account_id=job.account_id, job_id=job.id))
         return updated, events

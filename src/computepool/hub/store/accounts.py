@@ -47,6 +47,9 @@ class Usage:
     queued_slices_max: int
     stored_bytes: int
     stored_bytes_max: int
+    # What it can spend, in microcredits, and whether it may.
+    available: int
+    frozen: bool
     open_slices: int
 
 

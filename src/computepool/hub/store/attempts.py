@@ -14,6 +14,7 @@ from computepool.core.ids import AccountId, AttemptId, JobId, NodeId, SlotName
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.lease import Attempt, Slice
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
+from computepool.core.ledger.charging import Charge, LeaseTerms
 from computepool.hub.store.arrays import to_array, to_bytes_array, to_text_array
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.events import NewEvent
@@ -36,6 +37,8 @@ class Grant:
     slot: SlotName
     # What the account's fair share is charged until the attempt has ended.
     expected_seconds: float
+    # The price that is agreed with it.
+    rate_microcredits_per_hour: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,10 @@ class LockedAttempt:
     leased_at: datetime
     expires_at: datetime
     expected_seconds: float
+    # Whose node it is, and what was agreed.
+    owner_id: AccountId
+    rate_microcredits_per_hour: int
+    fee_ppm: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,15 @@ class JobCounts:
     state: JobState
     # Of the slices that succeeded.
     run_seconds_sum: float
+    wall_seconds: int
+    # What is left of its hold, the most that a slice can cost, and what its attempts have cost.
+    held_remaining: int
+    reserve_microcredits: int
+    charged_microcredits: int
+
+    @property
+    def open_count(self) -> int:
+        return self.slice_count - self.succeeded_count - self.failed_count - self.cancelled_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +143,9 @@ class Changes:
     """All that one transaction writes about the course of slices."""
 
     attempts: Sequence[Attempt]
-    # By attempt: what its node said of its end.
+    # By attempt: what its node said of its end, and what it costs, if anything.
     reports: Mapping[AttemptId, ReportRow]
+    charges: Mapping[AttemptId, Charge]
     # With the attempt whose result counts, when the slice succeeded.
     slices: Sequence[tuple[Slice, AttemptId | None]]
     jobs: Sequence[JobCounts]
@@ -152,9 +169,14 @@ class AttemptRow:
     cause: Cause | None
     message: str
     outputs: list[dict[str, Any]]
+    rate_microcredits_per_hour: int | None
+    charged_microcredits: int | None
+    fee_microcredits: int | None
 
 
-async def insert_leases(conn: Connection, grants: Sequence[Grant], *, lease_seconds: float) -> set[AttemptId]:
+async def insert_leases(
+    conn: Connection, grants: Sequence[Grant], terms: LeaseTerms, *, lease_seconds: float
+) -> set[AttemptId]:
     """The ids that were really inserted; the others met a live attempt on their slice or slot."""
     rows = _q.insert_leases(
         conn,
@@ -166,7 +188,11 @@ async def insert_leases(conn: Connection, grants: Sequence[Grant], *, lease_seco
         slots=to_text_array([g.slot for g in grants]),
         expected_seconds=to_array([g.expected_seconds for g in grants]),
         account_ids=to_array([g.account_id for g in grants]),
+        rates=to_array([g.rate_microcredits_per_hour for g in grants]),
         lease_seconds=lease_seconds,
+        rate_card_version=terms.rate_card_version,
+        fee_ppm=terms.fee_ppm,
+        holdback_seconds=terms.holdback_seconds,
     )
     return {row["id"] async for row in rows}
 
@@ -211,7 +237,13 @@ async def lock_attempts_and_jobs(
             jobs[row["counted_job_id"]] = _to_counts(row)
         if row["id"] is not None:
             attempts[row["id"]] = LockedAttempt(
-                _to_attempt(row), row["leased_at"], row["expires_at"], row["expected_seconds"]
+                _to_attempt(row),
+                row["leased_at"],
+                row["expires_at"],
+                row["expected_seconds"],
+                row["owner_id"],
+                row["rate_microcredits_per_hour"] or 0,
+                row["fee_ppm"] or 0,
             )
     return Locked(attempts, jobs, now)
 
@@ -220,6 +252,7 @@ async def apply_changes(conn: Connection, changes: Changes) -> None:
     attempts, jobs, receipts, events = changes.attempts, changes.jobs, changes.receipts, changes.events
     slices = [slice_ for slice_, _ in changes.slices]
     reports = [changes.reports.get(a.id, _NO_REPORT) for a in attempts]
+    charges = [changes.charges.get(a.id) for a in attempts]
     await _q.apply_changes(
         conn,
         ids=to_array([a.id for a in attempts]),
@@ -235,6 +268,8 @@ async def apply_changes(conn: Connection, changes: Changes) -> None:
         outputs=to_text_array([msgspec.json.encode(r.outputs).decode() if r.outputs else None for r in reports]),
         result_sha256s=to_bytes_array([r.result_sha256 for r in reports]),
         receipt_ids=to_array([r.receipt_id for r in reports]),
+        charged=to_array([c.total_microcredits if c else None for c in charges]),
+        fees=to_array([c.fee_microcredits if c else None for c in charges]),
         slice_job_ids=to_array([s.job_id for s in slices]),
         slice_indexes=to_array([s.index for s in slices]),
         slice_states=to_array([s.state for s in slices]),
@@ -249,6 +284,8 @@ async def apply_changes(conn: Connection, changes: Changes) -> None:
         cancelled=to_array([j.cancelled_count for j in jobs]),
         job_states=to_array([j.state for j in jobs]),
         run_seconds_sums=to_array([j.run_seconds_sum for j in jobs]),
+        held_remaining=to_array([j.held_remaining for j in jobs]),
+        job_charged=to_array([j.charged_microcredits for j in jobs]),
         kept_receipt_ids=to_array([r.id for r in receipts]),
         receipt_node_ids=to_array([r.node_id for r in receipts]),
         receipt_tokens=to_text_array([r.token for r in receipts]),
@@ -305,6 +342,10 @@ def _to_counts(row: Any) -> JobCounts:
         started_at=row["started_at"],
         state=JobState(row["job_state"]),
         run_seconds_sum=row["run_seconds_sum"],
+        wall_seconds=row["wall_seconds"],
+        held_remaining=row["held_remaining"],
+        reserve_microcredits=row["reserve_microcredits"],
+        charged_microcredits=row["charged_microcredits"],
     )
 
 

@@ -11,6 +11,7 @@ from uuid import UUID
 from computepool.core.ids import AccountId, AttemptId, JobId, ShapeId
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import JobState
+from computepool.core.ledger.charging import LeaseTerms
 from computepool.core.placement.weights import Preference
 from computepool.hub.store.arrays import to_array, to_bytes_array, to_text_array
 from computepool.hub.store.attempts import Grant
@@ -44,6 +45,10 @@ class Job:
     weight_set: str
     deadline_at: datetime | None
     run_seconds_sum: float
+    # What is left of its hold, the most that a slice can cost, and what its attempts have cost so far.
+    held_remaining: int
+    reserve_microcredits: int
+    charged_microcredits: int
     leased_count: int
     running_count: int
 
@@ -81,6 +86,12 @@ class NewJob:
     expires_at: datetime | None
     key: str | None
     request_sha256: bytes | None
+    # The most that a slice can cost; the job holds as much for each.
+    reserve_microcredits: int
+
+    @property
+    def hold_microcredits(self) -> int:
+        return self.slice_count * self.reserve_microcredits
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +111,7 @@ class Inserted:
 
 
 async def insert_jobs(
-    conn: Connection, jobs: Sequence[NewJob], leases: Sequence[Grant], *, lease_seconds: float
+    conn: Connection, jobs: Sequence[NewJob], leases: Sequence[Grant], terms: LeaseTerms, *, lease_seconds: float
 ) -> Inserted:
     """What is not in the answer has a key that was used before, or by a twin in the same batch."""
     rows = [
@@ -123,13 +134,18 @@ async def insert_jobs(
             expires_at=to_array([j.expires_at for j in jobs]),
             keys=to_text_array([j.key for j in jobs]),
             request_sha256s=to_bytes_array([j.request_sha256 for j in jobs]),
+            reserves=to_array([j.reserve_microcredits for j in jobs]),
             lease_seconds=lease_seconds,
+            rate_card_version=terms.rate_card_version,
+            fee_ppm=terms.fee_ppm,
+            holdback_seconds=terms.holdback_seconds,
             attempt_ids=to_array([g.id for g in leases]),
             attempt_job_ids=to_array([g.job_id for g in leases]),
             attempt_slice_indexes=to_array([g.slice_index for g in leases]),
             node_ids=to_array([g.node_id for g in leases]),
             slots=to_text_array([g.slot for g in leases]),
             expected_seconds=to_array([g.expected_seconds for g in leases]),
+            rates=to_array([g.rate_microcredits_per_hour for g in leases]),
         )
     ]
     return Inserted(

@@ -12,6 +12,17 @@ CREATE TYPE public.attempt_state AS ENUM (
     'lost',
     'cancelled'
 );
+CREATE TYPE public.claim_verdict AS ENUM (
+    'applied',
+    'old_news',
+    'refused'
+);
+CREATE TYPE public.earning_state AS ENUM (
+    'pending',
+    'disputed',
+    'released',
+    'reversed'
+);
 CREATE TYPE public.failure_cause AS ENUM (
     'owner_returned',
     'superseded',
@@ -40,11 +51,49 @@ CREATE TYPE public.job_state AS ENUM (
     'failed',
     'cancelled'
 );
+CREATE TYPE public.ledger_account_kind AS ENUM (
+    'submitter_available',
+    'submitter_held',
+    'owner_pending',
+    'owner_available',
+    'receivable',
+    'fee',
+    'payout_clearing',
+    'world'
+);
+CREATE TYPE public.ledger_transfer_kind AS ENUM (
+    'top_up',
+    'hold',
+    'settle',
+    'pay_to',
+    'refund',
+    'release',
+    'reverse',
+    'spend_earnings',
+    'payout_reserve',
+    'payout_confirm',
+    'payout_fail',
+    'payout_return',
+    'top_up_refund',
+    'chargeback',
+    'repay',
+    'bonus'
+);
 CREATE TYPE public.node_state AS ENUM (
     'active',
     'paused',
     'draining',
     'removed'
+);
+CREATE TYPE public.payout_state AS ENUM (
+    'requested',
+    'reserved',
+    'approved',
+    'sent',
+    'unknown',
+    'confirmed',
+    'failed',
+    'returned'
 );
 CREATE TYPE public.preference AS ENUM (
     'value',
@@ -72,6 +121,46 @@ CREATE TYPE public.slice_state AS ENUM (
 CREATE TYPE public.slot_kind AS ENUM (
     'gpu',
     'cpu'
+);
+CREATE TYPE public.top_up_state AS ENUM (
+    'requested',
+    'paid',
+    'failed',
+    'refunded',
+    'charged_back',
+    'paid_back_twice'
+);
+CREATE FUNCTION public.refuse_change() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    RAISE EXCEPTION '% never change: post the opposite instead', TG_TABLE_NAME
+        USING ERRCODE = 'restrict_violation', TABLE = TG_TABLE_NAME;
+END $$;
+CREATE FUNCTION public.refuse_payout_change() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF OLD.sent_at IS NOT NULL AND NEW.sent_at IS DISTINCT FROM OLD.sent_at THEN
+        RAISE EXCEPTION 'payout % was sent already', OLD.id USING ERRCODE = 'restrict_violation';
+    END IF;
+    IF (NEW.id, NEW.account_id, NEW.provider, NEW.details_id, NEW.currency, NEW.amount_minor, NEW.amount_microcredits)
+       IS DISTINCT FROM
+       (OLD.id, OLD.account_id, OLD.provider, OLD.details_id, OLD.currency, OLD.amount_minor, OLD.amount_microcredits)
+    THEN
+        RAISE EXCEPTION 'payout % cannot be made another', OLD.id USING ERRCODE = 'restrict_violation';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TABLE public.account_freezes (
+    id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    why text NOT NULL,
+    top_up_id uuid,
+    frozen_at timestamp with time zone DEFAULT now() NOT NULL,
+    lifted_at timestamp with time zone,
+    lifted_by uuid,
+    CONSTRAINT account_freezes_lifted_check CHECK (((lifted_at IS NULL) = (lifted_by IS NULL)))
 );
 CREATE TABLE public.accounts (
     id uuid NOT NULL,
@@ -134,10 +223,48 @@ CREATE TABLE public.attempts (
     log_bytes bigint DEFAULT 0 NOT NULL,
     expected_seconds double precision DEFAULT 0 NOT NULL,
     receipt_id uuid,
+    rate_microcredits_per_hour bigint,
+    rate_card_version text,
+    fee_ppm integer,
+    holdback_seconds integer,
+    charged_microcredits bigint,
+    fee_microcredits bigint,
+    earning_state public.earning_state,
+    release_at timestamp with time zone,
     CONSTRAINT attempts_cause_check CHECK (((cause IS NOT NULL) = (state = ANY (ARRAY['failed'::public.attempt_state, 'lost'::public.attempt_state, 'cancelled'::public.attempt_state])))),
-    CONSTRAINT attempts_finished_check CHECK (((state = ANY (ARRAY['succeeded'::public.attempt_state, 'failed'::public.attempt_state, 'lost'::public.attempt_state, 'cancelled'::public.attempt_state])) = (finished_at IS NOT NULL)))
+    CONSTRAINT attempts_charged_check CHECK ((charged_microcredits >= 0)),
+    CONSTRAINT attempts_earning_check CHECK ((((earning_state IS NULL) = (release_at IS NULL)) AND ((earning_state IS NULL) = (COALESCE(charged_microcredits, (0)::bigint) = 0)))),
+    CONSTRAINT attempts_fee_check CHECK (((fee_microcredits >= 0) AND (fee_microcredits <= COALESCE(charged_microcredits, (0)::bigint)))),
+    CONSTRAINT attempts_fee_ppm_check CHECK (((fee_ppm >= 0) AND (fee_ppm <= 200000))),
+    CONSTRAINT attempts_finished_check CHECK (((state = ANY (ARRAY['succeeded'::public.attempt_state, 'failed'::public.attempt_state, 'lost'::public.attempt_state, 'cancelled'::public.attempt_state])) = (finished_at IS NOT NULL))),
+    CONSTRAINT attempts_holdback_check CHECK ((holdback_seconds >= 0)),
+    CONSTRAINT attempts_rate_check CHECK ((rate_microcredits_per_hour >= 0))
 )
 WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.01', autovacuum_analyze_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+CREATE TABLE public.audit_batches (
+    number bigint NOT NULL,
+    first_id bigint NOT NULL,
+    last_id bigint NOT NULL,
+    row_count integer NOT NULL,
+    amount_sum bigint NOT NULL,
+    first_at timestamp with time zone NOT NULL,
+    last_at timestamp with time zone NOT NULL,
+    previous_sha256 bytea NOT NULL,
+    sha256 bytea NOT NULL,
+    fingerprints bytea NOT NULL,
+    sealed_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT audit_batches_hash_check CHECK (((octet_length(sha256) = 32) AND (octet_length(previous_sha256) = 32))),
+    CONSTRAINT audit_batches_number_check CHECK ((number >= 1)),
+    CONSTRAINT audit_batches_range_check CHECK (((first_id >= 1) AND (last_id >= first_id) AND (first_at <= last_at))),
+    CONSTRAINT audit_batches_rows_check CHECK (((row_count >= 1) AND (octet_length(fingerprints) = (16 * row_count))))
+);
+CREATE TABLE public.book_closings (
+    day date NOT NULL,
+    closed_at timestamp with time zone DEFAULT now() NOT NULL,
+    closed_by uuid NOT NULL,
+    sha256 bytea NOT NULL,
+    CONSTRAINT book_closings_hash_check CHECK ((octet_length(sha256) = 32))
+);
 CREATE TABLE public.events (
     id bigint NOT NULL,
     xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
@@ -236,15 +363,66 @@ CREATE TABLE public.jobs (
     weight_set text DEFAULT 'default'::text NOT NULL,
     deadline_at timestamp with time zone,
     run_seconds_sum double precision DEFAULT 0 NOT NULL,
+    held_remaining bigint DEFAULT 0 NOT NULL,
+    reserve_microcredits bigint DEFAULT 0 NOT NULL,
+    charged_microcredits bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT jobs_charged_check CHECK ((charged_microcredits >= 0)),
     CONSTRAINT jobs_counts_check CHECK (((succeeded_count >= 0) AND (failed_count >= 0) AND (cancelled_count >= 0) AND (((succeeded_count + failed_count) + cancelled_count) <= slice_count))),
     CONSTRAINT jobs_finished_check CHECK ((((state = ANY (ARRAY['succeeded'::public.job_state, 'failed'::public.job_state, 'cancelled'::public.job_state])) = (finished_at IS NOT NULL)) AND ((finished_at IS NOT NULL) = (((succeeded_count + failed_count) + cancelled_count) = slice_count)))),
+    CONSTRAINT jobs_held_remaining_check CHECK ((held_remaining >= 0)),
+    CONSTRAINT jobs_reserve_check CHECK ((reserve_microcredits >= 0)),
     CONSTRAINT jobs_slice_count_check CHECK (((slice_count >= 1) AND (slice_count <= 100000)))
 )
 WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.05');
+CREATE TABLE public.ledger_accounts (
+    id text NOT NULL COLLATE pg_catalog."C",
+    kind public.ledger_account_kind NOT NULL,
+    account_id uuid,
+    shard smallint DEFAULT 0 NOT NULL,
+    balance bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT ledger_accounts_id_check CHECK ((id = (((kind)::text || '/'::text) || COALESCE((account_id)::text, (shard)::text)))),
+    CONSTRAINT ledger_accounts_owner_check CHECK ((((account_id IS NULL) = (kind = ANY (ARRAY['fee'::public.ledger_account_kind, 'payout_clearing'::public.ledger_account_kind, 'world'::public.ledger_account_kind]))) AND ((account_id IS NULL) OR (shard = 0)))),
+    CONSTRAINT ledger_accounts_side_check CHECK (
+CASE
+    WHEN (kind = ANY (ARRAY['world'::public.ledger_account_kind, 'receivable'::public.ledger_account_kind])) THEN ((balance >= '-1000000000000000000'::bigint) AND (balance <= 0))
+    ELSE ((balance >= 0) AND (balance <= '1000000000000000000'::bigint))
+END)
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_cost_delay='0');
+CREATE TABLE public.ledger_transfers (
+    id bigint NOT NULL,
+    key text NOT NULL COLLATE pg_catalog."C",
+    leg smallint NOT NULL,
+    kind public.ledger_transfer_kind NOT NULL,
+    source_id text NOT NULL COLLATE pg_catalog."C",
+    target_id text NOT NULL COLLATE pg_catalog."C",
+    amount bigint NOT NULL,
+    at timestamp with time zone DEFAULT now() NOT NULL,
+    job_id uuid,
+    attempt_id uuid,
+    payout_id uuid,
+    top_up_id uuid,
+    CONSTRAINT ledger_transfers_amount_check CHECK (((amount >= 1) AND (amount <= '1000000000000000'::bigint))),
+    CONSTRAINT ledger_transfers_key_check CHECK ((((length(key) >= 1) AND (length(key) <= 200)) AND ((leg >= 0) AND (leg <= 31)))),
+    CONSTRAINT ledger_transfers_sides_check CHECK ((source_id <> target_id))
+);
+ALTER TABLE public.ledger_transfers ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.ledger_transfers_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 CREATE TABLE public.log_chunks (
     attempt_id uuid NOT NULL,
     start_offset bigint NOT NULL,
     content bytea NOT NULL
+);
+CREATE TABLE public.market_clock (
+    only_row boolean DEFAULT true NOT NULL,
+    ticked_at timestamp with time zone NOT NULL,
+    CONSTRAINT market_clock_only_row_check CHECK (only_row)
 );
 CREATE TABLE public.nodes (
     id uuid NOT NULL,
@@ -263,6 +441,75 @@ CREATE TABLE public.nodes (
     last_seen_at timestamp with time zone,
     floor_microcredits_per_hour bigint DEFAULT 0 NOT NULL,
     CONSTRAINT nodes_floor_check CHECK ((floor_microcredits_per_hour >= 0))
+);
+CREATE TABLE public.payout_details (
+    id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    region text NOT NULL,
+    currency text NOT NULL,
+    destination text NOT NULL,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT payout_details_currency_check CHECK ((currency ~ '^[A-Z]{3}$'::text)),
+    CONSTRAINT payout_details_region_check CHECK ((region ~ '^[A-Z]{2}$'::text))
+);
+CREATE TABLE public.payouts (
+    id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    idempotency_key text NOT NULL,
+    asked_microcredits bigint NOT NULL,
+    provider text NOT NULL,
+    details_id uuid NOT NULL,
+    currency text NOT NULL,
+    amount_minor bigint NOT NULL,
+    amount_microcredits bigint NOT NULL,
+    state public.payout_state DEFAULT 'requested'::public.payout_state NOT NULL,
+    provider_reference text,
+    failure text,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    reserved_at timestamp with time zone,
+    approved_at timestamp with time zone,
+    approved_by uuid,
+    sent_at timestamp with time zone,
+    acknowledged_at timestamp with time zone,
+    confirmed_at timestamp with time zone,
+    returned_at timestamp with time zone,
+    failed_at timestamp with time zone,
+    asked_at timestamp with time zone,
+    CONSTRAINT payouts_amount_check CHECK (((amount_microcredits >= 1) AND (amount_microcredits <= asked_microcredits))),
+    CONSTRAINT payouts_approved_check CHECK ((((approved_at IS NOT NULL) OR (state <> ALL (ARRAY['approved'::public.payout_state, 'sent'::public.payout_state, 'unknown'::public.payout_state, 'confirmed'::public.payout_state, 'returned'::public.payout_state]))) AND ((approved_at IS NULL) = (approved_by IS NULL)))),
+    CONSTRAINT payouts_asked_check CHECK ((asked_microcredits <= '1000000000000000'::bigint)),
+    CONSTRAINT payouts_confirmed_check CHECK (((state = ANY (ARRAY['confirmed'::public.payout_state, 'returned'::public.payout_state])) = (confirmed_at IS NOT NULL))),
+    CONSTRAINT payouts_currency_check CHECK ((currency ~ '^[A-Z]{3}$'::text)),
+    CONSTRAINT payouts_failed_check CHECK ((((state = 'failed'::public.payout_state) = (failed_at IS NOT NULL)) AND ((failed_at IS NULL) = (failure IS NULL)))),
+    CONSTRAINT payouts_minor_check CHECK ((amount_minor > 0)),
+    CONSTRAINT payouts_reserved_check CHECK (((state = 'requested'::public.payout_state) = (reserved_at IS NULL))),
+    CONSTRAINT payouts_returned_check CHECK (((state = 'returned'::public.payout_state) = (returned_at IS NOT NULL))),
+    CONSTRAINT payouts_sent_check CHECK ((((sent_at IS NOT NULL) OR (state <> ALL (ARRAY['sent'::public.payout_state, 'unknown'::public.payout_state, 'confirmed'::public.payout_state, 'returned'::public.payout_state]))) AND ((sent_at IS NULL) OR (state <> ALL (ARRAY['requested'::public.payout_state, 'reserved'::public.payout_state, 'approved'::public.payout_state]))) AND ((sent_at IS NULL) OR (approved_at IS NOT NULL))))
+);
+CREATE TABLE public.provider_events (
+    provider text NOT NULL,
+    event_id text NOT NULL,
+    kind text NOT NULL,
+    subject_id uuid NOT NULL,
+    currency text NOT NULL,
+    amount_minor bigint NOT NULL,
+    reference text NOT NULL,
+    body_sha256 bytea NOT NULL,
+    verdict public.claim_verdict NOT NULL,
+    doubt text,
+    said_by uuid,
+    received_at timestamp with time zone DEFAULT now() NOT NULL,
+    reviewed_at timestamp with time zone,
+    reviewed_by uuid,
+    note text DEFAULT ''::text NOT NULL,
+    CONSTRAINT provider_events_doubt_check CHECK (((verdict = 'refused'::public.claim_verdict) = (doubt IS NOT NULL))),
+    CONSTRAINT provider_events_reviewed_check CHECK (((reviewed_at IS NULL) = (reviewed_by IS NULL)))
+);
+CREATE TABLE public.rate_cards (
+    version text NOT NULL,
+    content text NOT NULL,
+    first_used_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT rate_cards_version_check CHECK ((version ~ '^[0-9a-f]{16}$'::text))
 );
 CREATE TABLE public.receipts (
     id uuid NOT NULL,
@@ -341,6 +588,68 @@ CREATE TABLE public.slots (
     speed_tflops double precision,
     CONSTRAINT slots_speed_check CHECK ((speed_tflops > (0)::double precision))
 );
+CREATE TABLE public.spot_history (
+    tier text NOT NULL,
+    region text NOT NULL,
+    at timestamp with time zone NOT NULL,
+    surge_ppm integer NOT NULL,
+    spot_microcredits_per_hour bigint NOT NULL,
+    reference_microcredits_per_hour bigint NOT NULL,
+    rate_card_version text NOT NULL,
+    slot_count integer NOT NULL,
+    busy_count integer NOT NULL,
+    waiting_count integer NOT NULL,
+    CONSTRAINT spot_history_counts_check CHECK (((busy_count >= 0) AND (busy_count <= slot_count) AND (waiting_count >= 0))),
+    CONSTRAINT spot_history_price_check CHECK ((spot_microcredits_per_hour >= 0)),
+    CONSTRAINT spot_history_surge_check CHECK ((surge_ppm > 0))
+);
+CREATE TABLE public.spot_states (
+    tier text NOT NULL,
+    region text NOT NULL,
+    surge_ppm integer NOT NULL,
+    target_ppm integer NOT NULL,
+    step_ppm integer NOT NULL,
+    direction smallint NOT NULL,
+    spot_microcredits_per_hour bigint NOT NULL,
+    reference_microcredits_per_hour bigint NOT NULL,
+    rate_card_version text NOT NULL,
+    slot_count integer NOT NULL,
+    busy_count integer NOT NULL,
+    waiting_count integer NOT NULL,
+    contested boolean NOT NULL,
+    seconds_mean integer,
+    bids jsonb DEFAULT '[]'::jsonb NOT NULL,
+    at timestamp with time zone NOT NULL,
+    CONSTRAINT spot_states_counts_check CHECK (((busy_count >= 0) AND (busy_count <= slot_count) AND (waiting_count >= 0))),
+    CONSTRAINT spot_states_direction_check CHECK ((direction = ANY (ARRAY['-1'::integer, 0, 1]))),
+    CONSTRAINT spot_states_price_check CHECK (((spot_microcredits_per_hour >= 0) AND (reference_microcredits_per_hour >= 0))),
+    CONSTRAINT spot_states_seconds_check CHECK ((seconds_mean > 0)),
+    CONSTRAINT spot_states_surge_check CHECK (((surge_ppm > 0) AND (target_ppm > 0) AND (step_ppm > 0)))
+);
+CREATE TABLE public.top_ups (
+    id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    idempotency_key text NOT NULL,
+    provider text NOT NULL,
+    currency text NOT NULL,
+    amount_minor bigint NOT NULL,
+    amount_microcredits bigint NOT NULL,
+    state public.top_up_state DEFAULT 'requested'::public.top_up_state NOT NULL,
+    provider_reference text,
+    pay_url text DEFAULT ''::text NOT NULL,
+    instructions text DEFAULT ''::text NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    paid_at timestamp with time zone,
+    paid_back_at timestamp with time zone,
+    asked_at timestamp with time zone,
+    CONSTRAINT top_ups_amount_check CHECK (((amount_microcredits >= 1) AND (amount_microcredits <= '1000000000000000'::bigint))),
+    CONSTRAINT top_ups_currency_check CHECK ((currency ~ '^[A-Z]{3}$'::text)),
+    CONSTRAINT top_ups_minor_check CHECK ((amount_minor > 0)),
+    CONSTRAINT top_ups_paid_back_check CHECK (((state = ANY (ARRAY['refunded'::public.top_up_state, 'charged_back'::public.top_up_state, 'paid_back_twice'::public.top_up_state])) = (paid_back_at IS NOT NULL))),
+    CONSTRAINT top_ups_paid_check CHECK (((state = ANY (ARRAY['requested'::public.top_up_state, 'failed'::public.top_up_state])) = (paid_at IS NULL)))
+);
+ALTER TABLE ONLY public.account_freezes
+    ADD CONSTRAINT account_freezes_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.accounts
     ADD CONSTRAINT accounts_email_unique UNIQUE (email);
 ALTER TABLE ONLY public.accounts
@@ -357,6 +666,10 @@ ALTER TABLE ONLY public.attempts
     ADD CONSTRAINT attempts_number_unique UNIQUE (job_id, slice_index, number);
 ALTER TABLE ONLY public.attempts
     ADD CONSTRAINT attempts_pkey PRIMARY KEY (id);
+ALTER TABLE ONLY public.audit_batches
+    ADD CONSTRAINT audit_batches_pkey PRIMARY KEY (number);
+ALTER TABLE ONLY public.book_closings
+    ADD CONSTRAINT book_closings_pkey PRIMARY KEY (day);
 ALTER TABLE ONLY public.events
     ADD CONSTRAINT events_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.fair_usage
@@ -375,12 +688,28 @@ ALTER TABLE ONLY public.invites
     ADD CONSTRAINT invites_pkey PRIMARY KEY (token_sha256);
 ALTER TABLE ONLY public.jobs
     ADD CONSTRAINT jobs_pkey PRIMARY KEY (id);
+ALTER TABLE ONLY public.ledger_accounts
+    ADD CONSTRAINT ledger_accounts_pkey PRIMARY KEY (id);
+ALTER TABLE ONLY public.ledger_transfers
+    ADD CONSTRAINT ledger_transfers_pkey PRIMARY KEY (key, leg);
 ALTER TABLE ONLY public.log_chunks
     ADD CONSTRAINT log_chunks_pkey PRIMARY KEY (attempt_id, start_offset);
+ALTER TABLE ONLY public.market_clock
+    ADD CONSTRAINT market_clock_pkey PRIMARY KEY (only_row);
 ALTER TABLE ONLY public.nodes
     ADD CONSTRAINT nodes_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.nodes
     ADD CONSTRAINT nodes_public_key_unique UNIQUE (public_key);
+ALTER TABLE ONLY public.payout_details
+    ADD CONSTRAINT payout_details_pkey PRIMARY KEY (id);
+ALTER TABLE ONLY public.payouts
+    ADD CONSTRAINT payouts_key_unique UNIQUE (account_id, idempotency_key);
+ALTER TABLE ONLY public.payouts
+    ADD CONSTRAINT payouts_pkey PRIMARY KEY (id);
+ALTER TABLE ONLY public.provider_events
+    ADD CONSTRAINT provider_events_pkey PRIMARY KEY (provider, event_id);
+ALTER TABLE ONLY public.rate_cards
+    ADD CONSTRAINT rate_cards_pkey PRIMARY KEY (version);
 ALTER TABLE ONLY public.receipts
     ADD CONSTRAINT receipts_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.reliabilities
@@ -395,11 +724,24 @@ ALTER TABLE ONLY public.slices
     ADD CONSTRAINT slices_pkey PRIMARY KEY (job_id, slice_index);
 ALTER TABLE ONLY public.slots
     ADD CONSTRAINT slots_pkey PRIMARY KEY (node_id, name);
+ALTER TABLE ONLY public.spot_history
+    ADD CONSTRAINT spot_history_pkey PRIMARY KEY (tier, region, at);
+ALTER TABLE ONLY public.spot_states
+    ADD CONSTRAINT spot_states_pkey PRIMARY KEY (tier, region);
+ALTER TABLE ONLY public.top_ups
+    ADD CONSTRAINT top_ups_key_unique UNIQUE (account_id, idempotency_key);
+ALTER TABLE ONLY public.top_ups
+    ADD CONSTRAINT top_ups_pkey PRIMARY KEY (id);
+CREATE UNIQUE INDEX account_freezes_in_force_idx ON public.account_freezes USING btree (account_id) WHERE (lifted_at IS NULL);
 CREATE INDEX api_keys_account_idx ON public.api_keys USING btree (account_id, created_at);
 CREATE INDEX attempts_expiry_idx ON public.attempts USING btree (expires_at) WHERE (state = ANY (ARRAY['leased'::public.attempt_state, 'running'::public.attempt_state]));
 CREATE UNIQUE INDEX attempts_live_slice_idx ON public.attempts USING btree (job_id, slice_index) WHERE (state = ANY (ARRAY['leased'::public.attempt_state, 'running'::public.attempt_state]));
 CREATE UNIQUE INDEX attempts_live_slot_idx ON public.attempts USING btree (node_id, slot) WHERE (state = ANY (ARRAY['leased'::public.attempt_state, 'running'::public.attempt_state]));
+CREATE INDEX attempts_node_end_idx ON public.attempts USING btree (node_id, finished_at) WHERE (finished_at IS NOT NULL);
 CREATE INDEX attempts_receipt_idx ON public.attempts USING btree (receipt_id) WHERE (receipt_id IS NOT NULL);
+CREATE INDEX attempts_release_idx ON public.attempts USING btree (release_at) WHERE (earning_state = 'pending'::public.earning_state);
+CREATE INDEX audit_batches_first_at_idx ON public.audit_batches USING btree (first_at);
+CREATE INDEX audit_batches_last_at_idx ON public.audit_batches USING btree (last_at);
 CREATE INDEX events_job_idx ON public.events USING btree (job_id, id) WHERE (job_id IS NOT NULL);
 CREATE INDEX events_xid_idx ON public.events USING btree (xid, id);
 CREATE INDEX hub_changes_at_idx ON public.hub_changes USING btree (at);
@@ -407,13 +749,39 @@ CREATE INDEX jobs_account_idx ON public.jobs USING btree (account_id, id);
 CREATE INDEX jobs_deadline_idx ON public.jobs USING btree (deadline_at) WHERE ((finished_at IS NULL) AND (deadline_at IS NOT NULL));
 CREATE INDEX jobs_expiry_idx ON public.jobs USING btree (expires_at) WHERE ((finished_at IS NULL) AND (expires_at IS NOT NULL));
 CREATE INDEX jobs_open_idx ON public.jobs USING btree (account_id) WHERE (finished_at IS NULL);
+CREATE INDEX ledger_transfers_cash_idx ON public.ledger_transfers USING btree (at) WHERE ((top_up_id IS NOT NULL) OR (payout_id IS NOT NULL));
+CREATE INDEX ledger_transfers_range_idx ON public.ledger_transfers USING brin (id, at) WITH (pages_per_range='32', autosummarize='on');
+CREATE INDEX ledger_transfers_source_idx ON public.ledger_transfers USING btree (source_id, id) WHERE ((source_id !~~ 'fee/%'::text) AND (source_id !~~ 'world/%'::text));
+CREATE INDEX ledger_transfers_target_idx ON public.ledger_transfers USING btree (target_id, id) WHERE ((target_id !~~ 'fee/%'::text) AND (target_id !~~ 'world/%'::text) AND (kind <> ALL (ARRAY['hold'::public.ledger_transfer_kind, 'refund'::public.ledger_transfer_kind])));
 CREATE INDEX nodes_account_idx ON public.nodes USING btree (account_id, id);
+CREATE INDEX payout_details_account_idx ON public.payout_details USING btree (account_id, created_at);
+CREATE INDEX payouts_account_idx ON public.payouts USING btree (account_id, id);
+CREATE INDEX payouts_day_idx ON public.payouts USING btree (account_id, created_at);
+CREATE INDEX payouts_open_idx ON public.payouts USING btree (asked_at NULLS FIRST, id) WHERE (state = ANY (ARRAY['approved'::public.payout_state, 'sent'::public.payout_state, 'unknown'::public.payout_state]));
+CREATE INDEX payouts_sent_idx ON public.payouts USING btree (sent_at) WHERE (sent_at IS NOT NULL);
+CREATE INDEX payouts_waiting_idx ON public.payouts USING btree (state, id) WHERE (state = ANY (ARRAY['requested'::public.payout_state, 'reserved'::public.payout_state, 'approved'::public.payout_state]));
+CREATE INDEX provider_events_refused_idx ON public.provider_events USING btree (received_at, provider, event_id) WHERE ((verdict = 'refused'::public.claim_verdict) AND (reviewed_at IS NULL));
+CREATE INDEX provider_events_subject_idx ON public.provider_events USING btree (subject_id, received_at);
 CREATE INDEX receipts_unverified_idx ON public.receipts USING btree (created_at) WHERE (state = 'unverified'::public.receipt_state);
 CREATE INDEX slices_queue_idx ON public.slices USING btree (shape_id, priority_class DESC, account_id, priority DESC, queued_at, job_id, slice_index) WHERE (state = 'queued'::public.slice_state);
+CREATE INDEX spot_history_at_idx ON public.spot_history USING btree (at);
+CREATE INDEX top_ups_account_idx ON public.top_ups USING btree (account_id, id);
+CREATE INDEX top_ups_day_idx ON public.top_ups USING btree (account_id, created_at);
+CREATE INDEX top_ups_open_idx ON public.top_ups USING btree (asked_at NULLS FIRST, id) WHERE (state = 'requested'::public.top_up_state);
+CREATE TRIGGER audit_batches_never_change BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_batches FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
+CREATE TRIGGER book_closings_never_change BEFORE DELETE OR UPDATE OR TRUNCATE ON public.book_closings FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
+CREATE TRIGGER ledger_transfers_never_change BEFORE DELETE OR UPDATE OR TRUNCATE ON public.ledger_transfers FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
+CREATE TRIGGER payouts_refuse_change BEFORE UPDATE ON public.payouts FOR EACH ROW EXECUTE FUNCTION public.refuse_payout_change();
+ALTER TABLE ONLY public.account_freezes
+    ADD CONSTRAINT account_freezes_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.account_freezes
+    ADD CONSTRAINT account_freezes_lifted_by_fkey FOREIGN KEY (lifted_by) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.api_keys
     ADD CONSTRAINT api_keys_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.artifacts
     ADD CONSTRAINT artifacts_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.book_closings
+    ADD CONSTRAINT book_closings_closed_by_fkey FOREIGN KEY (closed_by) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.idempotency
     ADD CONSTRAINT idempotency_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.invites
@@ -422,7 +790,21 @@ ALTER TABLE ONLY public.invites
     ADD CONSTRAINT invites_used_by_fkey FOREIGN KEY (used_by) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.nodes
     ADD CONSTRAINT nodes_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.payout_details
+    ADD CONSTRAINT payout_details_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.payouts
+    ADD CONSTRAINT payouts_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.payouts
+    ADD CONSTRAINT payouts_approved_by_fkey FOREIGN KEY (approved_by) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.payouts
+    ADD CONSTRAINT payouts_details_id_fkey FOREIGN KEY (details_id) REFERENCES public.payout_details(id);
+ALTER TABLE ONLY public.provider_events
+    ADD CONSTRAINT provider_events_reviewed_by_fkey FOREIGN KEY (reviewed_by) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.provider_events
+    ADD CONSTRAINT provider_events_said_by_fkey FOREIGN KEY (said_by) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.sign_in_links
     ADD CONSTRAINT sign_in_links_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.slots
     ADD CONSTRAINT slots_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);
+ALTER TABLE ONLY public.top_ups
+    ADD CONSTRAINT top_ups_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);

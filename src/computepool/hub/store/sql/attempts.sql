@@ -6,16 +6,18 @@
 WITH planned AS (
     SELECT * FROM unnest(:ids::text::uuid[], :job_ids::text::uuid[], :slice_indexes::text::integer[], :numbers::text::integer[],
                          :node_ids::text::uuid[], :slots::text::text[], :expected_seconds::text::double precision[],
-                         :account_ids::text::uuid[])
-        AS p (id, job_id, slice_index, number, node_id, slot, expected_seconds, account_id)),
+                         :account_ids::text::uuid[], :rates::text::bigint[])
+        AS p (id, job_id, slice_index, number, node_id, slot, expected_seconds, account_id, rate)),
 free AS MATERIALIZED (
     SELECT s.job_id, s.slice_index FROM slices s
       JOIN planned p ON p.job_id = s.job_id AND p.slice_index = s.slice_index AND p.number = s.attempt_count + 1
      WHERE s.state = 'queued' FOR UPDATE OF s SKIP LOCKED),
 granted AS (
-    INSERT INTO attempts (id, job_id, slice_index, number, node_id, slot, expected_seconds, expires_at)
+    INSERT INTO attempts (id, job_id, slice_index, number, node_id, slot, expected_seconds, expires_at,
+                          rate_microcredits_per_hour, rate_card_version, fee_ppm, holdback_seconds)
     SELECT p.id, p.job_id, p.slice_index, p.number, p.node_id, p.slot, p.expected_seconds,
-           clock_timestamp() + :lease_seconds::double precision * interval '1 second'
+           clock_timestamp() + :lease_seconds::double precision * interval '1 second',
+           p.rate, :rate_card_version::text, :fee_ppm::integer, :holdback_seconds::integer
       FROM planned p JOIN free ON free.job_id = p.job_id AND free.slice_index = p.slice_index
      ORDER BY p.node_id, p.slot
     ON CONFLICT DO NOTHING RETURNING id, job_id, slice_index, number),
@@ -50,17 +52,21 @@ SELECT a.id, a.node_id, a.state, a.cause, s.state AS slice_state
 WITH wanted AS (SELECT * FROM unnest(:job_ids::text::uuid[], :slice_indexes::text::integer[]) AS w (job_id, slice_index)),
 locked AS MATERIALIZED (
     SELECT a.id, a.job_id, a.slice_index, a.number, a.node_id, a.slot, a.state, a.cause, a.report_sha256, a.leased_at,
-           a.expires_at, a.expected_seconds
+           a.expires_at, a.expected_seconds, a.rate_microcredits_per_hour, a.fee_ppm, a.holdback_seconds,
+           n.account_id AS owner_id
       FROM attempts a JOIN wanted w ON w.job_id = a.job_id AND w.slice_index = a.slice_index
+      JOIN nodes n ON n.id = a.node_id
      WHERE a.state IN ('leased', 'running') OR a.id = ANY(:ids::text::uuid[])
      ORDER BY a.id FOR UPDATE OF a),
 counted AS MATERIALIZED (
     SELECT id, account_id, name, slice_count, succeeded_count, failed_count, cancelled_count, started_at,
-           state AS job_state, run_seconds_sum
+           state AS job_state, run_seconds_sum, wall_seconds, held_remaining, reserve_microcredits,
+           charged_microcredits
       FROM jobs WHERE id IN (SELECT job_id FROM wanted) AND (SELECT count(*) FROM locked) >= 0
      ORDER BY id FOR UPDATE)
 SELECT c.id AS counted_job_id, c.account_id, c.name, c.slice_count, c.succeeded_count, c.failed_count,
-       c.cancelled_count, c.started_at, c.job_state, c.run_seconds_sum, locked.*, clock_timestamp() AS now
+       c.cancelled_count, c.started_at, c.job_state, c.run_seconds_sum, c.wall_seconds, c.held_remaining,
+       c.reserve_microcredits, c.charged_microcredits, locked.*, clock_timestamp() AS now
   FROM counted c LEFT JOIN locked ON locked.job_id = c.id;
 
 -- name: apply_changes!
@@ -79,13 +85,19 @@ WITH attempts_changed AS (
            memory_bytes_peak = coalesce(c.memory_bytes_peak, attempts.memory_bytes_peak),
            outputs = coalesce(c.outputs::jsonb, attempts.outputs),
            result_sha256 = coalesce(c.result_sha256, attempts.result_sha256),
-           receipt_id = coalesce(c.receipt_id, attempts.receipt_id)
+           receipt_id = coalesce(c.receipt_id, attempts.receipt_id),
+           charged_microcredits = coalesce(c.charged, attempts.charged_microcredits),
+           fee_microcredits = coalesce(c.fee, attempts.fee_microcredits),
+           earning_state = CASE WHEN c.charged IS NULL THEN attempts.earning_state ELSE 'pending' END,
+           release_at = CASE WHEN c.charged IS NULL THEN attempts.release_at
+                             ELSE clock_timestamp() + attempts.holdback_seconds * interval '1 second' END
       FROM unnest(:ids::text::uuid[], :states::text::attempt_state[], :causes::text::failure_cause[], :report_sha256s::text::bytea[],
                   :exit_codes::text::integer[], :messages::text::text[], :run_seconds::text::double precision[],
                   :cpu_seconds::text::double precision[], :memory_bytes_peaks::text::bigint[], :outputs::text::text[],
-                  :result_sha256s::text::bytea[], :receipt_ids::text::uuid[])
+                  :result_sha256s::text::bytea[], :receipt_ids::text::uuid[], :charged::text::bigint[],
+                  :fees::text::bigint[])
            AS c (id, state, cause, report_sha256, exit_code, message, run_seconds, cpu_seconds, memory_bytes_peak,
-                 outputs, result_sha256, receipt_id)
+                 outputs, result_sha256, receipt_id, charged, fee)
      WHERE attempts.id = c.id),
 slices_changed AS (
     UPDATE slices SET
@@ -100,11 +112,13 @@ slices_changed AS (
      WHERE slices.job_id = c.job_id AND slices.slice_index = c.slice_index),
 jobs_changed AS (
     UPDATE jobs SET succeeded_count = c.succeeded, failed_count = c.failed, cancelled_count = c.cancelled,
-           state = c.state, run_seconds_sum = c.run_seconds_sum,
+           state = c.state, run_seconds_sum = c.run_seconds_sum, held_remaining = c.held_remaining,
+           charged_microcredits = c.charged,
            finished_at = CASE WHEN c.state IN ('succeeded', 'failed', 'cancelled') THEN clock_timestamp() END
       FROM unnest(:job_ids::text::uuid[], :succeeded::text::integer[], :failed::text::integer[], :cancelled::text::integer[],
-                  :job_states::text::job_state[], :run_seconds_sums::text::double precision[])
-           AS c (id, succeeded, failed, cancelled, state, run_seconds_sum)
+                  :job_states::text::job_state[], :run_seconds_sums::text::double precision[],
+                  :held_remaining::text::bigint[], :job_charged::text::bigint[])
+           AS c (id, succeeded, failed, cancelled, state, run_seconds_sum, held_remaining, charged)
      WHERE jobs.id = c.id),
 receipts_kept AS (
     INSERT INTO receipts (id, node_id, token)

@@ -1,0 +1,118 @@
+"""What the end of attempts costs: charges, the holds of their jobs, and the postings that move the money.
+
+Every unfinished slice of a job is covered by its full reserve, so that a lease never has to ask for money: what a
+failed try has cost is held anew before there is another.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from computepool.core.ids import AccountId, AttemptId, JobId
+from computepool.core.jobs.lease import Attempt
+from computepool.core.jobs.state import JOB_TERMINAL, AttemptState
+from computepool.core.ledger import verbs
+from computepool.core.ledger.accounts import SHARDS, AccountKind
+from computepool.core.ledger.charging import (
+    Charge,
+    End,
+    FrozenPrice,
+    PriceMode,
+    charge_attempt,
+    meter_seconds,
+    price_attempt,
+)
+from computepool.core.ledger.refusal import Refusal, RefusalCode, to_error
+from computepool.core.ledger.transfer import Posting
+from computepool.hub.store import ledger
+from computepool.hub.store.attempts import JobCounts, LockedAttempt, ReportRow
+from computepool.hub.store.connect import Connection
+
+_UNENDED = (AttemptState.LEASED, AttemptState.RUNNING, AttemptState.LOST)
+
+
+def price_end(
+    before: LockedAttempt, after: Attempt, report: ReportRow | None, job: JobCounts, now: datetime
+) -> Charge | None:
+    """What the submitter pays for an attempt that has just ended, if anything."""
+    if before.rate_microcredits_per_hour <= 0 or before.owner_id == job.account_id:
+        return None
+    if before.attempt.state not in _UNENDED or after.state in _UNENDED:
+        return None
+    seconds = meter_seconds(
+        claimed_seconds=report.run_seconds if report is not None else None,
+        held_seconds=(now - before.leased_at).total_seconds(),
+        wall_seconds=job.wall_seconds,
+    )
+    end = End(after.cause, before.attempt.state, seconds)
+    frozen = FrozenPrice(PriceMode.PER_SECOND, before.rate_microcredits_per_hour)
+    price = price_attempt(frozen, end, wall_seconds=job.wall_seconds)
+    return charge_attempt(after.id, price, fee_ppm=before.fee_ppm) if price else None
+
+
+def settle_job(
+    job: JobCounts, charged: Mapping[AccountId, list[Charge]], *, shard: int
+) -> tuple[JobCounts, list[Posting]]:
+    """Pays the owners of a job's attempts, covers what is still to be run, and returns what is left at its end."""
+    postings: list[Posting] = []
+    held = job.held_remaining
+    for owner_id, charges in charged.items():
+        cost = sum(charge.total_microcredits for charge in charges)
+        _add(
+            postings,
+            verbs.settle(
+                job_id=job.id,
+                submitter_id=job.account_id,
+                owner_id=owner_id,
+                charges=charges,
+                held_remaining=held,
+                fee_shard=shard,
+            ),
+        )
+        held -= cost
+    cost = job.held_remaining - held
+    missing = job.open_count * job.reserve_microcredits - held
+    if job.state in JOB_TERMINAL:
+        _add(postings, verbs.refund(job_id=job.id, submitter_id=job.account_id, held_remaining=held))
+        held = 0
+    elif missing > 0 and charged:
+        first = min(charge.attempt_id for charges in charged.values() for charge in charges)
+        postings.append(
+            verbs.extend_hold(job_id=job.id, submitter_id=job.account_id, attempt_id=first, amount=missing)
+        )
+        held += missing
+    return replace(job, held_remaining=held, charged_microcredits=job.charged_microcredits + cost), postings
+
+
+def group_by_owner(
+    charges: Mapping[AttemptId, Charge], attempts: Mapping[AttemptId, LockedAttempt]
+) -> dict[JobId, dict[AccountId, list[Charge]]]:
+    found: dict[JobId, dict[AccountId, list[Charge]]] = defaultdict(lambda: defaultdict(list))
+    for attempt_id, charge in charges.items():
+        locked = attempts[attempt_id]
+        found[locked.attempt.job_id][locked.owner_id].append(charge)
+    return found
+
+
+def choose_fee_shard(now: datetime) -> int:
+    """One for a whole transaction: it locks one row of the fee and not all of them."""
+    return now.microsecond % len(SHARDS[AccountKind.FEE])
+
+
+async def post(conn: Connection, postings: list[Posting]) -> None:
+    """Last in its transaction: accounts come last in the order of locks."""
+    if not postings:
+        return
+    for outcome in await ledger.post(conn, postings, writes_jobs=False):
+        if isinstance(outcome, Refusal):
+            raise to_error(outcome)
+
+
+def _add(postings: list[Posting], made: Posting | Refusal) -> None:
+    if isinstance(made, Posting):
+        postings.append(made)
+    elif made.code is not RefusalCode.NOTHING_TO_MOVE:
+        raise to_error(made)

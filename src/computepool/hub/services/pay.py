@@ -1,0 +1,47 @@
+"""Why a node was paid what it was paid on a day. Looks only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from uuid import UUID
+
+from computepool.core.ids import NodeId
+from computepool.core.ledger.explain import Explained, explain_pay
+from computepool.core.ledger.period import day_period, read_cursor, write_cursor
+from computepool.hub.services import nodes as node_service
+from computepool.hub.services.callers import AccountCaller
+from computepool.hub.store import pay as store
+from computepool.hub.store.connect import Pool
+from computepool.hub.store.nodes import Node
+from computepool.hub.store.pay import PaidAttempt
+
+PAGE_MAX = 500
+_FIRST = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class PayStory:
+    node: Node
+    day: date
+    attempts: list[tuple[PaidAttempt, Explained]]
+    cursor: str | None
+
+
+async def explain_day(
+    pool: Pool, caller: AccountCaller, node_id: NodeId, *, day: date, cursor: str | None, limit: int
+) -> PayStory:
+    """One page of the attempts that ended on a day (UTC), each with what it should have been paid and what it was."""
+    node = (await node_service.get_node(pool, caller, node_id)).node
+    period, limit = day_period(day), max(1, min(limit, PAGE_MAX))
+    first = (period.since, _FIRST)
+    async with pool.acquire() as conn:
+        found = await store.list_pay(
+            conn,
+            node_id=node_id,
+            until=period.until,
+            after=max(read_cursor(cursor), first) if cursor else first,
+            limit=limit,
+        )
+    next_cursor = write_cursor(found[-1].counted_at, found[-1].id) if len(found) == limit else None
+    return PayStory(node, day, [(each, explain_pay(each.facts)) for each in found], next_cursor)

@@ -1,0 +1,92 @@
+"""The figures of a day, where they disagree with the attempts, and the days that were closed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime
+from uuid import UUID
+
+from computepool.core.ids import AccountId, JobId
+from computepool.core.ledger.accounts import AccountKind
+from computepool.core.ledger.closing import KindLine, TrialLine
+from computepool.core.ledger.period import Period
+from computepool.core.ledger.transfer import TransferKind
+from computepool.hub.store.connect import Connection
+from computepool.hub.store.queries import load_queries
+
+_q = load_queries("books")
+
+
+@dataclass(frozen=True, slots=True)
+class SentPayout:
+    id: UUID
+    account_id: AccountId
+    provider: str
+    currency: str
+    amount_minor: int
+    amount_microcredits: int
+    region: str
+    destination: str
+    sent_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeDifference:
+    """What a job's attempts were charged for one owner, or for the fee, and what the ledger has settled."""
+
+    job_id: JobId
+    party: str
+    charged: int
+    settled: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    day: date
+    closed_at: datetime
+    closed_by: AccountId
+    sha256: bytes
+
+
+async def list_trial(conn: Connection, period: Period) -> list[TrialLine]:
+    """Reads every transfer up to the period's end."""
+    rows = _q.list_trial(conn, since=period.since, until=period.until)
+    return [TrialLine(AccountKind(row["kind"]), row["opening"], row["gained"], row["lost"]) async for row in rows]
+
+
+async def list_moved(conn: Connection, period: Period) -> list[KindLine]:
+    rows = _q.list_moved(conn, since=period.since, until=period.until)
+    return [KindLine(TransferKind(row["kind"]), row["transfer_count"], row["amount"]) async for row in rows]
+
+
+async def list_sent_payouts(conn: Connection, period: Period, *, limit: int) -> list[SentPayout]:
+    rows = _q.list_sent_payouts(conn, since=period.since, until=period.until, limit_count=limit)
+    return [
+        SentPayout(
+            id=row["id"],
+            account_id=row["account_id"],
+            provider=row["provider"],
+            currency=row["currency"],
+            amount_minor=row["amount_minor"],
+            amount_microcredits=row["amount_microcredits"],
+            region=row["region"],
+            destination=row["destination"],
+            sent_at=row["sent_at"],
+        )
+        async for row in rows
+    ]
+
+
+async def list_charge_differences(conn: Connection, period: Period, *, limit: int) -> list[ChargeDifference]:
+    rows = _q.list_charge_differences(conn, since=period.since, until=period.until, limit_count=limit)
+    return [ChargeDifference(row["job_id"], row["party"], row["charged"], row["settled"]) async for row in rows]
+
+
+async def insert_closing(conn: Connection, *, day: date, closed_by: AccountId, sha256: bytes) -> bool:
+    """False: the day was closed before, and that close stands."""
+    return bool((await _q.insert_closing(conn, day=day, closed_by=closed_by, sha256=sha256)).endswith(" 1"))
+
+
+async def find_closing(conn: Connection, day: date) -> Closing | None:
+    row = await _q.find_closing(conn, day=day)
+    return Closing(row["day"], row["closed_at"], row["closed_by"], row["sha256"]) if row else None

@@ -1,0 +1,196 @@
+-- name: insert_rate_card!
+INSERT INTO rate_cards (version, content) VALUES (:version, :content) ON CONFLICT (version) DO NOTHING;
+
+-- name: find_rate_card^
+SELECT version, content, first_used_at FROM rate_cards WHERE version = :version;
+
+-- name: try_lock$
+SELECT pg_try_advisory_xact_lock(:key::bigint);
+
+-- name: find_due$
+-- The database's time, if the last tick is so long ago.
+SELECT clock_timestamp()
+ WHERE NOT EXISTS (SELECT 1 FROM market_clock
+                    WHERE ticked_at > clock_timestamp() - :seconds::double precision * interval '1 second');
+
+-- name: set_clock!
+INSERT INTO market_clock (ticked_at) VALUES (:at) ON CONFLICT (only_row) DO UPDATE SET ticked_at = excluded.ticked_at;
+
+-- name: list_waiting
+-- Whose slices wait, and how many, up to so many of each run. Walks from one run of slices_queue_idx to the next, as
+-- list_runs does, and counts within each.
+WITH RECURSIVE runs AS (
+    (SELECT shape_id, priority_class, account_id FROM slices WHERE state = 'queued'
+      ORDER BY shape_id, priority_class DESC, account_id LIMIT 1)
+    UNION ALL
+    SELECT n.shape_id, n.priority_class, n.account_id FROM runs r CROSS JOIN LATERAL (
+        (SELECT s.shape_id, s.priority_class, s.account_id FROM slices s
+          WHERE s.state = 'queued' AND s.shape_id = r.shape_id AND s.priority_class = r.priority_class
+            AND s.account_id > r.account_id
+          ORDER BY s.shape_id, s.priority_class DESC, s.account_id LIMIT 1)
+        UNION ALL
+        (SELECT s.shape_id, s.priority_class, s.account_id FROM slices s
+          WHERE s.state = 'queued' AND s.shape_id = r.shape_id AND s.priority_class < r.priority_class
+          ORDER BY s.shape_id, s.priority_class DESC, s.account_id LIMIT 1)
+        UNION ALL
+        (SELECT s.shape_id, s.priority_class, s.account_id FROM slices s
+          WHERE s.state = 'queued' AND s.shape_id > r.shape_id
+          ORDER BY s.shape_id, s.priority_class DESC, s.account_id LIMIT 1)
+        LIMIT 1) AS n),
+first_runs AS MATERIALIZED (SELECT shape_id, priority_class, account_id FROM runs LIMIT :runs_max::bigint)
+SELECT r.shape_id, r.account_id, sum(c.slice_count)::bigint AS slice_count
+  FROM first_runs r CROSS JOIN LATERAL (
+    SELECT count(*) AS slice_count FROM (
+        SELECT 1 FROM slices s
+         WHERE s.state = 'queued' AND s.shape_id = r.shape_id AND s.priority_class = r.priority_class
+           AND s.account_id = r.account_id LIMIT :count_max::bigint) AS counted) AS c
+ GROUP BY r.shape_id, r.account_id;
+
+-- name: list_linked
+-- Accounts that are paid out to one place.
+SELECT array_agg(DISTINCT account_id) AS account_ids FROM payout_details GROUP BY region, destination
+HAVING count(DISTINCT account_id) > 1 LIMIT :limit_count::bigint;
+
+-- name: list_slot_groups
+-- The fleet that is lent now, by bucket, by what its slots are called and where they stand, and by who uses them: how
+-- many slots, and the best of each thing that they have. Live attempts are found through attempts_live_slot_idx. A
+-- fleet of more nodes than fleet_max is looked at in part.
+WITH lent AS MATERIALIZED (
+    SELECT id, account_id, region, isolation, floor_microcredits_per_hour FROM nodes
+     WHERE state = 'active'
+       AND last_seen_at >= clock_timestamp() - :silence_seconds::double precision * interval '1 second'
+     LIMIT :fleet_max::bigint),
+links AS (SELECT * FROM unnest(:linked_ids::uuid[], :group_ids::uuid[]) AS l (account_id, group_id)),
+slots_in_use AS (
+    SELECT s.kind, s.tier, n.region, s.vram_bytes, s.cores, s.ram_bytes, s.disk_bytes, n.isolation, n.account_id,
+           n.floor_microcredits_per_hour, a.id IS NOT NULL AS busy, a.expected_seconds,
+           sh.ceiling_microcredits_per_hour,
+           coalesce(coalesce(own.group_id, n.account_id) = coalesce(its.group_id, j.account_id), false) AS own,
+           CASE WHEN s.tier = ANY(:card_tiers::text[]) THEN s.tier
+                ELSE (:step_tiers::text[])[width_bucket(
+                         least(coalesce(s.speed_tflops, k.tflops, :unknown_tflops::double precision),
+                               coalesce(k.tflops, :unknown_tflops::double precision)
+                                   * :declared_ratio_max::double precision),
+                         :step_tflops::double precision[])] END AS bucket_tier,
+           coalesce(c.region, :default_region::text) AS bucket_region
+      FROM lent n
+      JOIN slots s ON s.node_id = n.id
+      LEFT JOIN unnest(:tiers_known::text[], :tiers_tflops::double precision[]) AS k (tier, tflops) ON k.tier = s.tier
+      LEFT JOIN unnest(:countries::text[], :country_regions::text[]) AS c (country, region) ON c.country = n.region
+      LEFT JOIN attempts a ON a.node_id = s.node_id AND a.slot = s.name AND a.state IN ('leased', 'running')
+      LEFT JOIN jobs j ON j.id = a.job_id
+      LEFT JOIN shapes sh ON sh.id = j.shape_id
+      LEFT JOIN links own ON own.account_id = n.account_id
+      LEFT JOIN links its ON its.account_id = j.account_id)
+SELECT u.bucket_tier, u.bucket_region, u.kind, u.tier, u.region, u.busy, u.own, u.ceiling_microcredits_per_hour,
+       max(u.vram_bytes) AS vram_bytes, max(u.cores) AS cores, max(u.ram_bytes) AS ram_bytes,
+       max(u.disk_bytes) AS disk_bytes, max(u.isolation) AS isolation,
+       count(*) AS slot_count,
+       count(*) FILTER (WHERE u.floor_microcredits_per_hour <= p.spot) AS spot_count,
+       coalesce(sum(u.expected_seconds), 0)::bigint AS expected_seconds,
+       coalesce(array_agg(DISTINCT u.account_id) FILTER (WHERE u.account_id = ANY(:watched_ids::uuid[])), '{}')
+           AS owner_ids
+  FROM slots_in_use u
+  JOIN unnest(:spot_tiers::text[], :spot_regions::text[], :spots::bigint[]) AS p (tier, region, spot)
+    ON p.tier = u.bucket_tier AND p.region = u.bucket_region
+ GROUP BY 1, 2, 3, 4, 5, 6, 7, 8;
+
+-- name: list_fitting_buckets
+-- Slots that pass every gate of a shape, by bucket: how many there are, are free, and ask for no more than the ceiling.
+WITH lent AS MATERIALIZED (
+    SELECT id, account_id, region, floor_microcredits_per_hour FROM nodes
+     WHERE state = 'active' AND isolation >= :isolation::isolation_level
+       AND (:regions::text[] = '{}' OR region = ANY(:regions::text[]))
+       AND last_seen_at >= clock_timestamp() - :silence_seconds::double precision * interval '1 second'
+     LIMIT :fleet_max::bigint),
+fitting AS (
+    SELECT n.account_id, n.floor_microcredits_per_hour,
+           NOT EXISTS (SELECT 1 FROM attempts a WHERE a.node_id = s.node_id AND a.slot = s.name
+                          AND a.state IN ('leased', 'running')) AS free,
+           n.floor_microcredits_per_hour <= :ceiling::bigint AS affordable,
+           CASE WHEN s.tier = ANY(:card_tiers::text[]) THEN s.tier
+                ELSE (:step_tiers::text[])[width_bucket(
+                         least(coalesce(s.speed_tflops, k.tflops, :unknown_tflops::double precision),
+                               coalesce(k.tflops, :unknown_tflops::double precision)
+                                   * :declared_ratio_max::double precision),
+                         :step_tflops::double precision[])] END AS bucket_tier,
+           coalesce(c.region, :default_region::text) AS bucket_region
+      FROM lent n
+      JOIN slots s ON s.node_id = n.id
+      LEFT JOIN unnest(:tiers_known::text[], :tiers_tflops::double precision[]) AS k (tier, tflops) ON k.tier = s.tier
+      LEFT JOIN unnest(:countries::text[], :country_regions::text[]) AS c (country, region) ON c.country = n.region
+     WHERE (s.kind = 'gpu' OR NOT :gpu::boolean) AND (:tiers::text[] = '{}' OR s.tier = ANY(:tiers::text[]))
+       AND s.vram_bytes >= :vram_bytes::bigint AND s.cores >= :cores::integer AND s.ram_bytes >= :ram_bytes::bigint
+       AND s.disk_bytes >= :disk_bytes::bigint)
+SELECT bucket_tier, bucket_region, count(*) AS slot_count, count(*) FILTER (WHERE free) AS free_count,
+       count(*) FILTER (WHERE affordable) AS affordable_count,
+       count(*) FILTER (WHERE affordable AND free) AS affordable_free_count,
+       count(*) FILTER (WHERE account_id = :account_id::uuid) AS own_count,
+       min(floor_microcredits_per_hour) AS floor_microcredits_per_hour
+  FROM fitting GROUP BY 1, 2;
+
+-- name: list_states
+SELECT tier, region, surge_ppm, target_ppm, step_ppm, direction, spot_microcredits_per_hour,
+       reference_microcredits_per_hour, rate_card_version, slot_count, busy_count, waiting_count, contested,
+       seconds_mean, bids, at
+  FROM spot_states;
+
+-- name: upsert_states!
+INSERT INTO spot_states (tier, region, surge_ppm, target_ppm, step_ppm, direction, spot_microcredits_per_hour,
+                         reference_microcredits_per_hour, slot_count, busy_count, waiting_count, contested,
+                         seconds_mean, bids, rate_card_version, at)
+SELECT tier, region, surge_ppm, target_ppm, step_ppm, direction, spot, reference, slot_count, busy_count, waiting_count,
+       contested, seconds_mean, bids::jsonb, :rate_card_version::text, :at::timestamptz
+  FROM unnest(:tiers::text[], :regions::text[], :surges::integer[], :targets::integer[], :steps::integer[],
+              :directions::smallint[], :spots::bigint[], :reference_prices::bigint[], :slot_counts::integer[],
+              :busy_counts::integer[], :waiting_counts::integer[], :contested::boolean[], :seconds_means::integer[],
+              :bids::text[])
+           AS new (tier, region, surge_ppm, target_ppm, step_ppm, direction, spot, reference, slot_count, busy_count,
+                   waiting_count, contested, seconds_mean, bids)
+ON CONFLICT (tier, region) DO UPDATE
+   SET surge_ppm = excluded.surge_ppm, target_ppm = excluded.target_ppm, step_ppm = excluded.step_ppm,
+       direction = excluded.direction, spot_microcredits_per_hour = excluded.spot_microcredits_per_hour,
+       reference_microcredits_per_hour = excluded.reference_microcredits_per_hour,
+       rate_card_version = excluded.rate_card_version, slot_count = excluded.slot_count,
+       busy_count = excluded.busy_count, waiting_count = excluded.waiting_count, contested = excluded.contested,
+       seconds_mean = excluded.seconds_mean, bids = excluded.bids, at = excluded.at;
+
+-- name: record_history!
+-- Buckets without slots have nothing to tell.
+INSERT INTO spot_history (tier, region, at, surge_ppm, spot_microcredits_per_hour, reference_microcredits_per_hour,
+                          rate_card_version, slot_count, busy_count, waiting_count)
+SELECT tier, region, at, surge_ppm, spot_microcredits_per_hour, reference_microcredits_per_hour, rate_card_version,
+       slot_count, busy_count, waiting_count
+  FROM spot_states WHERE at = :at AND slot_count > 0;
+
+-- name: delete_history!
+-- Through spot_history_at_idx; a bounded bite, because the next tick goes on.
+DELETE FROM spot_history h
+ USING (SELECT tier, region, at FROM spot_history WHERE at < :before ORDER BY at LIMIT :limit_count) AS old
+ WHERE h.tier = old.tier AND h.region = old.region AND h.at = old.at;
+
+-- name: list_history
+-- The last point of each step of time, through the primary key.
+SELECT DISTINCT ON (date_bin(:step_seconds::double precision * interval '1 second', at, 'epoch'::timestamptz))
+       at, surge_ppm, spot_microcredits_per_hour, reference_microcredits_per_hour, rate_card_version, slot_count,
+       busy_count, waiting_count
+  FROM spot_history WHERE tier = :tier AND region = :region AND at >= :since
+ ORDER BY date_bin(:step_seconds::double precision * interval '1 second', at, 'epoch'::timestamptz), at DESC
+ LIMIT :limit_count;
+
+-- name: list_points
+-- Of each of these buckets, its last point of a span of time.
+SELECT w.tier, w.region, h.at, h.surge_ppm, h.spot_microcredits_per_hour, h.reference_microcredits_per_hour,
+       h.rate_card_version, h.slot_count, h.busy_count, h.waiting_count
+  FROM unnest(:tiers::text[], :regions::text[]) AS w (tier, region)
+ CROSS JOIN LATERAL (
+    SELECT * FROM spot_history s
+     WHERE s.tier = w.tier AND s.region = w.region AND s.at >= :since AND s.at <= :until
+     ORDER BY s.at DESC LIMIT 1) AS h;
+
+-- name: list_use
+-- Of each of these buckets: how many slots were lent and busy, summed over all ticks since then.
+SELECT w.tier, w.region, sum(h.slot_count)::bigint AS slot_sum, sum(h.busy_count)::bigint AS busy_sum
+  FROM unnest(:tiers::text[], :regions::text[]) AS w (tier, region)
+  JOIN spot_history h ON h.tier = w.tier AND h.region = w.region AND h.at >= :since
+ GROUP BY 1, 2;

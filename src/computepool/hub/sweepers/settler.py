@@ -1,0 +1,37 @@
+"""Releases what owners have earned when its holdback is over, and collects what is owed."""
+
+from __future__ import annotations
+
+import logging
+
+from computepool.hub.context import Hub
+from computepool.hub.services.debts import collect_all_debts, collect_debts
+from computepool.hub.services.releases import release_due
+
+log = logging.getLogger("computepool.sweepers")
+
+BATCH = 500
+BATCHES_MAX = 40
+DEBTORS_BATCH = 100
+
+
+async def run_once(hub: Hub) -> int:
+    released_count = 0
+    for _ in range(BATCHES_MAX):
+        released = await release_due(hub.pool, limit=BATCH)
+        released_count += released.attempt_count
+        if released.owner_ids:
+            await collect_debts(hub.pool, released.owner_ids)
+        if released.attempt_count < BATCH:
+            break
+    if released_count:
+        log.info("earnings_released count=%d", released_count)
+    return released_count
+
+
+async def collect_once(hub: Hub) -> int:
+    """From whoever got something otherwise: the rest of a hold, a payout that came back."""
+    asked = await collect_all_debts(hub.pool, limit=DEBTORS_BATCH)
+    if asked:
+        log.info("debts_collected count=%d", asked)
+    return asked

@@ -1,0 +1,29 @@
+"""Prices over the hub's API: the rate card, spot and its history, and what a machine would earn."""
+
+from __future__ import annotations
+
+from computepool.sdk.transport import Transport
+from computepool.wire.market import Earnings, RateCard, SpotHistory, SpotPage
+
+
+class MarketClient:
+    """`Client.market`. A quote for a job is `Client.quote`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def rate_card(self) -> RateCard:
+        return self._transport.call("GET", "/v1/market/rate-card", RateCard)
+
+    def spot(self) -> SpotPage:
+        """What an hour of a slot costs now, by tier and region of the rate card."""
+        return self._transport.call("GET", "/v1/market/spot", SpotPage)
+
+    def history(self, *, tier: str, region: str = "default", hours: float = 24.0) -> SpotHistory:
+        params = {"tier": tier, "region": region, "hours": hours}
+        return self._transport.call("GET", "/v1/market/history", SpotHistory, params=params)
+
+    def earnings(self, *, tier: str | None = None, country: str | None = None) -> Earnings:
+        """Of one's own machines; or of one of a tier, in a country (ISO-2)."""
+        params = {"tier": tier, "country": country}
+        return self._transport.call("GET", "/v1/market/earnings", Earnings, params=params)

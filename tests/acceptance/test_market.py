@@ -1,0 +1,174 @@
+"""The market at a real hub: what is quoted is held, spot follows the queue, and where it has force less waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from computepool.cli.main import run
+from computepool.sdk import Client
+from tests.support.people import Person, sign_up
+from tests.support.postgres import connected, wait_for
+from tests.support.protocol_node import Held, ProtocolNode
+
+CREDIT = 1_000_000
+# Of an hour of a CPU slot in no region: 12 x 0.8.
+REFERENCE = 9_600_000
+
+
+async def say(*arguments: str) -> int:
+    return await asyncio.to_thread(run, list(arguments))
+
+
+def access(hub: Any, person: Person) -> list[str]:
+    return ["--hub-url", hub.url, "--key", person.key]
+
+
+@contextlib.asynccontextmanager
+async def lend(hub: Any, owner: Person) -> AsyncIterator[ProtocolNode]:
+    """One slot, always heard, whether it works or not."""
+    node = ProtocolNode([hub.url], owner, cpu_slots=1)
+    await node.enrol()
+    await node.heartbeat()
+
+    async def beat() -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            with contextlib.suppress(httpx.HTTPError):
+                await node.heartbeat()
+
+    beating = asyncio.create_task(beat())
+    try:
+        yield node
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+        await node.close()
+
+
+@pytest.fixture
+async def node(hub, owner) -> AsyncIterator[ProtocolNode]:
+    async with lend(hub, owner) as node:
+        yield node
+
+
+async def have_ticked(hub: Any, dsn: str) -> None:
+    """Turns the market's clock back; the hub then ticks, follows, and says so."""
+    before = hub.log_path.read_text().count("market_ticked")
+    async with connected(dsn) as conn:
+        await conn.execute("DELETE FROM market_clock")
+    await wait_for(lambda: hub.log_path.read_text().count("market_ticked") > before, what="a tick")
+
+
+async def test_a_quote_says_what_a_submit_then_holds_and_costs_nothing_itself(hub, submitter, node, capsys):
+    options = ["--slices", "3", "--wall", "30m", "--max-price", "12.34", "--expect", "10m"]
+    assert await say("quote", *options, *access(hub, submitter)) == 0
+    shown = capsys.readouterr().out
+    assert "3 slices would cost 4.8 credits, likely" in shown
+    assert "It could start at once." in shown
+    assert await say("quote", *options, "--json", *access(hub, submitter)) == 0
+    quoted = json.loads(capsys.readouterr().out)
+    with Client(hub.url, submitter.key) as client:
+        before = client.credits.get()
+        assert before.held_microcredits == 0
+        client.submit(command=["true"], slices=3, wall_seconds=1_800, max_price="12.34")
+        after = client.credits.get()
+    assert after.held_microcredits == quoted["hold_microcredits"] > 0
+    assert before.available_microcredits - after.available_microcredits == quoted["hold_microcredits"]
+    assert quoted["cost"]["high_microcredits"] <= quoted["hold_microcredits"]
+
+
+async def test_the_rate_card_spot_and_its_history_are_for_everybody(hub, dsn, node):
+    await have_ticked(hub, dsn)
+    with httpx.Client(base_url=hub.url, timeout=20) as anybody:
+        card = anybody.get("/v1/market/rate-card").json()
+        assert (card["base_microcredits_per_hour"], card["fee_ppm"]) == (12 * CREDIT, 200_000)
+        [spot] = anybody.get("/v1/market/spot").json()["spots"]
+        assert (spot["tier"], spot["region"], spot["slot_count"]) == ("cpu", "default", 1)
+        assert spot["reference_microcredits_per_hour"] == REFERENCE
+        assert spot["spot_microcredits_per_hour"] == REFERENCE * spot["surge_ppm"] // 10**6
+        [point] = anybody.get("/v1/market/history", params={"tier": "cpu"}).json()["points"]
+        assert point["surge_ppm"] == spot["surge_ppm"]
+        assert anybody.get("/v1/market/history", params={"tier": "gold"}).status_code == 400
+        assert anybody.get("/v1/market/history", params={"tier": "cpu", "hours": "nan"}).status_code == 400
+    async with connected(dsn) as conn:
+        assert await conn.fetchval("SELECT array_agg(version) FROM rate_cards") == [card["version"]]
+
+
+async def test_owners_see_what_their_machine_would_earn(hub, dsn, owner, node, capsys):
+    await have_ticked(hub, dsn)
+    assert await say("earnings", *access(hub, owner)) == 0
+    shown = capsys.readouterr().out
+    assert "1 slot of yours: cpu in the region default." in shown
+    assert "rtx-4090" in shown
+    assert await say("earnings", "--tier", "rtx-4090", "--country", "IN", "--json", *access(hub, owner)) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["buckets"][0]["reference_microcredits_per_hour"] == 12 * 3 * 7 * CREDIT // 10
+
+
+@dataclass
+class Contest:
+    """Three who pay any price have the one slot and a queue; a miser waits behind them for half the price."""
+
+    payers: list[Client]
+    paid: list[Any]
+    miser: Client
+    cheap: Any
+
+    async def serve(self, node: ProtocolNode, count: int) -> tuple[Held, list[str]]:
+        """The jobs of the next slices, in the order in which they were given; the node holds the last of them."""
+        [held] = node.held.values()
+        served = []
+        for _ in range(count):
+            [held] = await node.complete_and_claim(held)
+            served.append(held.order["job_id"])
+        return held, served
+
+
+async def open_contest(hub: Any, dsn: str, node: ProtocolNode) -> Contest:
+    miser = Client(hub.url, sign_up(hub.url, "miser").key)
+    payers = [Client(hub.url, sign_up(hub.url, "payer").key) for _ in range(3)]
+    paid = [payer.submit(command=["true"], slices=5, max_price=100) for payer in payers]
+    await node.claim_one()
+    contest = Contest(payers, paid, miser, miser.submit(command=["true"], max_price=5))
+    await have_ticked(hub, dsn)
+    return contest
+
+
+@pytest.mark.timeout(120)
+async def test_while_others_pay_spot_a_lower_ceiling_waits_and_then_it_runs_at_its_own(hub, dsn, node):
+    contest = await open_contest(hub, dsn, node)
+    [spot] = contest.miser.market.spot().spots
+    assert spot.contested
+    assert REFERENCE < spot.spot_microcredits_per_hour < 2 * REFERENCE
+    quote = contest.miser.quote(max_price=5)
+    assert [place.refusal for place in quote.places] == ["ceiling_below_spot"]
+    held, served = await contest.serve(node, 8)
+    assert str(contest.cheap.id) not in served
+    for job in contest.paid:
+        job.cancel()
+    await node.complete(held)
+    node.forget(held.attempt_id)
+    last = await node.claim_one()
+    assert last.order["job_id"] == str(contest.cheap.id)
+    async with connected(dsn) as conn:
+        rates = await conn.fetch("SELECT DISTINCT rate_microcredits_per_hour AS rate FROM attempts ORDER BY rate")
+    # The miser's own, the reference before the tick, and spot.
+    assert [row["rate"] for row in rates] == [5 * CREDIT, REFERENCE, spot.spot_microcredits_per_hour]
+
+
+@pytest.mark.timeout(120)
+async def test_control_where_spot_has_no_force_the_miser_is_served_among_the_first(start_hub, dsn):
+    hub = start_hub(program=("-m", "tests.support.planted_hub", "spot_without_force"))
+    async with lend(hub, sign_up(hub.url, "owner")) as node:
+        contest = await open_contest(hub, dsn, node)
+        assert contest.miser.market.spot().spots[0].contested
+        _, served = await contest.serve(node, 8)
+    assert str(contest.cheap.id) in served

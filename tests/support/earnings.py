@@ -1,0 +1,141 @@
+"""Pay that owners wait for, put straight into attempts and books; and whether the two say the same."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from computepool import entropy
+from computepool.core.ids import AccountId, AttemptId, JobId, NodeId
+from computepool.core.ledger import verbs
+from computepool.core.ledger.charging import Charge, charge_attempt
+from computepool.core.ledger.refusal import Refusal
+from computepool.core.ledger.transfer import Posting
+from computepool.hub.store import ledger
+from tests.support.rows import insert_job
+
+FEE_PPM = 200_000
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Pay:
+    """What one owner earned with one job, an attempt for each of its slices."""
+
+    job_id: JobId
+    charges: list[Charge]
+
+    @property
+    def attempt_ids(self) -> list[AttemptId]:
+        return [charge.attempt_id for charge in self.charges]
+
+    @property
+    def owner_microcredits(self) -> int:
+        return sum(charge.owner_microcredits for charge in self.charges)
+
+
+async def insert_pay(
+    conn: Any,
+    *,
+    owner_id: AccountId,
+    submitter_id: AccountId,
+    prices: Sequence[int],
+    due_seconds_ago: float = 60.0,
+    receipt: str | None = None,
+    settled: bool = True,
+) -> Pay:
+    """Held, settled and pending. `receipt` is the state of the node's; unless `settled`, only attempts know of it."""
+    async with conn.transaction():
+        job_id = await insert_job(conn, submitter_id, slice_count=len(prices))
+        charges = [charge_attempt(AttemptId(entropy.new_id()), price, fee_ppm=FEE_PPM) for price in prices]
+        node_id = await insert_node(conn, owner_id)
+        receipt_id = await _insert_receipt(conn, node_id, receipt) if receipt else None
+        await conn.executemany(
+            """INSERT INTO attempts (id, job_id, slice_index, number, node_id, slot, state, expires_at, finished_at,
+                                     charged_microcredits, fee_microcredits, earning_state, release_at, receipt_id)
+               VALUES ($1, $2, $3, 1, $4, 'cpu:0', 'succeeded', now(), now(), $5, $6, 'pending',
+                       now() - $7 * interval '1 second', $8)""",
+            [
+                (
+                    charge.attempt_id,
+                    job_id,
+                    index,
+                    node_id,
+                    charge.total_microcredits,
+                    charge.fee_microcredits,
+                    due_seconds_ago,
+                    receipt_id,
+                )
+                for index, charge in enumerate(charges)
+            ],
+        )
+        if settled:
+            total = sum(prices)
+            await post(conn, verbs.hold(job_id=job_id, submitter_id=submitter_id, amount=total))
+            await post(
+                conn,
+                verbs.settle(
+                    job_id=job_id,
+                    submitter_id=submitter_id,
+                    owner_id=owner_id,
+                    charges=charges,
+                    held_remaining=total,
+                ),
+            )
+    return Pay(job_id, charges)
+
+
+async def insert_node(conn: Any, owner_id: AccountId) -> NodeId:
+    id = NodeId(entropy.new_id())
+    await conn.execute(
+        """INSERT INTO nodes (id, account_id, name, public_key, synthetic, isolation, hardware, agent_version)
+           VALUES ($1, $2, 'node', $3, false, 'sandboxed', '{}', '')""",
+        id,
+        owner_id,
+        next(_numbers).to_bytes(32, "big"),
+    )
+    return id
+
+
+async def _insert_receipt(conn: Any, node_id: NodeId, state: str) -> UUID:
+    id = entropy.new_id()
+    await conn.execute(
+        "INSERT INTO receipts (id, node_id, token, state) VALUES ($1, $2, 'a.b.c', $3)", id, node_id, state
+    )
+    return id
+
+
+async def give_credits(conn: Any, account_id: AccountId, microcredits: int) -> None:
+    await post(conn, verbs.top_up(top_up_id=entropy.new_id(), account_id=account_id, amount=microcredits))
+
+
+async def post(conn: Any, posting: Posting | Refusal) -> None:
+    assert isinstance(posting, Posting), posting
+    [outcome] = await ledger.post(conn, [posting])
+    assert not isinstance(outcome, Refusal), outcome
+
+
+# Owners whose pending or free pay is not what their attempts say; for owners who have neither spent nor cashed out.
+DIFFERING = """
+WITH said AS (
+    SELECT n.account_id, sum(a.part) FILTER (WHERE a.earning_state IN ('pending', 'disputed')) AS pending,
+           sum(a.part) FILTER (WHERE a.earning_state = 'released') AS free
+      FROM (SELECT node_id, earning_state, charged_microcredits - fee_microcredits AS part FROM attempts) AS a
+      JOIN nodes n ON n.id = a.node_id WHERE a.earning_state IS NOT NULL GROUP BY n.account_id),
+kept AS (
+    SELECT account_id, coalesce(sum(balance) FILTER (WHERE kind = 'owner_pending'), 0) AS pending,
+           coalesce(sum(balance) FILTER (WHERE kind = 'owner_available'), 0) AS free
+      FROM ledger_accounts WHERE account_id IS NOT NULL GROUP BY account_id)
+SELECT said.account_id, said.pending AS said_pending, kept.pending AS kept_pending, said.free AS said_free,
+       kept.free AS kept_free
+  FROM said LEFT JOIN kept USING (account_id)
+ WHERE coalesce(said.pending, 0) <> coalesce(kept.pending, 0) OR coalesce(said.free, 0) <> coalesce(kept.free, 0)
+"""
+
+
+async def list_faults(conn: Any) -> list[Any]:
+    """Empty: the books add up, and every owner has what their attempts say."""
+    return [*await ledger.list_drifts(conn), *(dict(row) for row in await conn.fetch(DIFFERING))]
