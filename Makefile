@@ -45,11 +45,13 @@ types: setup ## mypy, strict
 generate: setup ## Write every generated file anew
 	@$(BIN)/python scripts/build_seccomp.py
 	@$(BIN)/python scripts/generate.py
+	@$(BIN)/python scripts/money_example.py
 
 .PHONY: verify
 verify: setup ## Fail when a generated file has drifted from its source
 	@$(BIN)/python scripts/build_seccomp.py --check
 	@$(BIN)/python scripts/generate.py --check
+	@$(BIN)/python scripts/money_example.py --check
 
 .PHONY: check
 check: lint types verify ## All that needs no running parts

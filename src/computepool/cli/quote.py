@@ -74,7 +74,7 @@ def describe_quote(quote: Quote, *, slices: int) -> list[str]:
 
     what = f"{slices:,} slice{'' if slices == 1 else 's'}"
     if quote.cost is None:
-        lines = wrap(f"Nothing that is lent now would run this. {quote.why}")
+        lines = wrap(quote.why)
     else:
         lines = [
             f"{what} would cost {_say_range(quote.cost)}.",

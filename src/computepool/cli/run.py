@@ -47,7 +47,11 @@ class _RunCommand(click.Command):
 @click.option("--tier", "tiers", multiple=True, metavar="NAME", help="Only such cards, e.g. rtx-4090. Repeatable.")
 @click.option("--region", "regions", multiple=True, metavar="XX", help="Only such countries, e.g. IN. Repeatable.")
 @click.option("--isolation", metavar="LEVEL", help="Least isolation: sandboxed, container or gvisor.")
-@click.option("--max-price", metavar="CREDITS", help="The most that an hour of a slot may cost. [default: any]")
+@click.option(
+    "--max-price",
+    metavar="CREDITS",
+    help="The most that an hour of a slot may cost. [default: half above the rate card]",
+)
 @click.option("--prefer", type=click.Choice(_PREFERENCES), default="value", show_default=True, help="Which slots.")
 @click.option("--env", "-e", "variables", multiple=True, metavar="NAME=VALUE", help="For the job. Repeatable.")
 @click.option("--file", "-f", "files", multiple=True, metavar="PATH", help="File or folder to send. Repeatable.")

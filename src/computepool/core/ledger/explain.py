@@ -25,10 +25,6 @@ from computepool.core.ledger.charging import (
 from computepool.core.ledger.decimals import say_credits
 from computepool.core.ledger.earning import EarningState
 
-# The hub meters when it has locked an attempt and writes its end a moment later. Where the hub's own clock decides,
-# the row may show that moment more.
-WRITE_SECONDS_MAX = 0.5
-
 
 class PayMark(str, Enum):
     """Stable: stands in answers and in files."""
@@ -181,11 +177,8 @@ def _choose_due(facts: PayFacts) -> tuple[int, int]:
     """Metered seconds and their price. Of two readings that the row allows, the one that agrees with the charge."""
     assert facts.finished_at is not None
     held = (facts.finished_at - facts.leased_at).total_seconds()
-    readings = [
-        (seconds, _price(facts, seconds, state))
-        for seconds in dict.fromkeys((_meter(facts, held), _meter(facts, held - WRITE_SECONDS_MAX)))
-        for state in _list_states_before(facts)
-    ]
+    seconds = _meter(facts, held)
+    readings = [(seconds, _price(facts, seconds, state)) for state in _list_states_before(facts)]
     agreeing = [reading for reading in readings if reading[1] == (facts.charged_microcredits or 0)]
     return (agreeing or readings)[0]
 

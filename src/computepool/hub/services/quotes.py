@@ -232,7 +232,7 @@ async def _count_own(conn: Connection, prices: PriceBook, account_id: AccountId)
         )
     )
     if not found:
-        raise NotFound("You lend no machine yet. Name a tier to see what one would earn, such as ?tier=rtx-4090.")
+        raise NotFound("You lend no machine yet. Name a tier (--tier, ?tier=) to see what one would earn.")
     return found
 
 

@@ -171,6 +171,7 @@ class Snapshot:
         changed = self._list_changed()
         if not (changed or self._changed):
             return
+        assert self.now is not None
         charges = self._list_charges()
         jobs, events = self._count_jobs(changed, charges)
         await attempt_store.apply_changes(
@@ -183,6 +184,7 @@ class Snapshot:
                 jobs=jobs,
                 receipts=self._receipts,
                 events=events,
+                now=self.now,
             ),
         )
 

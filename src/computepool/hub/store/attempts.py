@@ -151,6 +151,8 @@ class Changes:
     jobs: Sequence[JobCounts]
     receipts: Sequence[ReceiptRow]
     events: Sequence[NewEvent]
+    # The database's time when the rows were locked: attempts end at the moment by which they were metered.
+    now: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +257,7 @@ async def apply_changes(conn: Connection, changes: Changes) -> None:
     charges = [changes.charges.get(a.id) for a in attempts]
     await _q.apply_changes(
         conn,
+        now=changes.now,
         ids=to_array([a.id for a in attempts]),
         states=to_array([a.state for a in attempts]),
         causes=to_array([a.cause for a in attempts]),

@@ -78,7 +78,7 @@ WITH attempts_changed AS (
            started_at = CASE WHEN c.state = 'running' THEN coalesce(attempts.started_at, clock_timestamp())
                              ELSE attempts.started_at END,
            finished_at = CASE WHEN c.state IN ('succeeded', 'failed', 'lost', 'cancelled')
-                              THEN clock_timestamp() END,
+                              THEN :now::timestamptz END,
            exit_code = coalesce(c.exit_code, attempts.exit_code), message = coalesce(c.message, attempts.message),
            run_seconds = coalesce(c.run_seconds, attempts.run_seconds),
            cpu_seconds = coalesce(c.cpu_seconds, attempts.cpu_seconds),
