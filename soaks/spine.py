@@ -41,6 +41,8 @@ class Record:
     results: set[str] = field(default_factory=set)  # attempt ids whose completion was accepted
     acknowledged: int = 0
     hub_kills: int = 0
+    # Somebody was killed and is not back yet.
+    restarting: bool = False
     postmaster_kills: int = 0
 
     def acknowledge(self) -> None:
@@ -63,6 +65,9 @@ async def submit_all(urls: list[str], person: Person, record: Record, *, number:
     async with httpx.AsyncClient(timeout=20) as client:
         for turn in range(jobs):
             key = f"{number}-{turn}"
+            while record.restarting:
+                # Or fast hubs would have done all the work before the next of them is killed.
+                await asyncio.sleep(0.01)
             while True:
                 try:
                     answer = await client.post(
@@ -97,10 +102,11 @@ async def kill_at_busy_moments(
     victims = ["hub"] * hub_kills + ["postmaster"] * postmaster_kills
     random.shuffle(victims)
     for number, victim in enumerate(victims):
-        due = (number + 1) * total // (len(victims) + 1)
-        while record.acknowledged < due:
+        due = max((number + 1) * total // (len(victims) + 1), record.acknowledged + 5)
+        while record.acknowledged < min(due, total):
             await asyncio.sleep(0)
             await asyncio.sleep(0.001)
+        record.restarting = True
         if victim == "hub":
             hub = random.choice(hubs)
             hub.kill()
@@ -112,6 +118,7 @@ async def kill_at_busy_moments(
                 os.kill(pid, signal.SIGKILL)
                 record.postmaster_kills += 1
                 await asyncio.to_thread(hubs[0].wait_ready)
+        record.restarting = False
 
 
 async def count_losses(dsn: str, record: Record) -> dict[str, int]:
