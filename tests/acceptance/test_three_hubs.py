@@ -54,7 +54,6 @@ async def test_control_hubs_that_lock_jobs_in_any_order_do_deadlock(dsn: str, tm
 async def test_hubs_that_are_killed_every_few_seconds_lose_nothing_and_their_nodes_go_on_elsewhere(
     dsn: str, tmp_path: Path
 ):
-    outcome = await run_hubs(dsn, tmp_path, seconds=26, accounts=50, kill_every_seconds=2)
-    # One after the other, each when the last is up again: on a busy machine that takes its time.
-    assert outcome["hub_kills"] >= 2
+    outcome = await run_hubs(dsn, tmp_path, seconds=12, accounts=50, kill_every_seconds=2, kills_min=3)
+    assert outcome["hub_kills"] >= 3
     assert {key: outcome[key] for key in NOTHING_WRONG} == NOTHING_WRONG
