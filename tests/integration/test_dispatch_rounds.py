@@ -298,3 +298,28 @@ async def test_a_call_whose_time_is_over_is_answered_even_if_nothing_came(dispat
     waiting = await dispatch.park(await dispatch.spine.enrol(), "cpu:0", seconds=0.05)
     assert await waiting.hear() is None
     assert len(dispatch.rounds._registry.fleet) == 0
+
+
+async def test_a_round_and_a_completion_that_share_the_last_connection_do_not_wait_for_each_other(
+    dispatch, monkeypatch
+):
+    """One has the connection and waits for its turn to plan; whoever has the turn must not wait for a connection."""
+    spine = dispatch.spine
+    node, grant = await busy_node(dispatch, cpu_slots=2)
+    await dispatch.submit(slice_count=3)
+    await dispatch.rounds._look_at_queue()
+    await dispatch.park(node, "cpu:1")
+    gate = Gate(monkeypatch, attempt_service, "lock_snapshot")
+    completing = asyncio.create_task(dispatch.complete(node, grant, await dispatch.claim(node, "cpu:0")))
+    await gate.reached()
+    others = [await spine.pool.acquire() for _ in range(spine.pool.get_max_size() - 1)]
+    try:
+        granting = asyncio.create_task(dispatch.rounds._grant())
+        await asyncio.sleep(0.05)
+        gate.opened.set()
+        async with asyncio.timeout(SECONDS):
+            await asyncio.gather(completing, granting)
+    finally:
+        for conn in others:
+            await spine.pool.release(conn)
+    assert len(await list_live(spine)) == 2

@@ -215,7 +215,12 @@ class Spine:
         return Round(fleet, shapes, group_runs(found), EvenShare(), grants_max=grants_max)
 
     async def grant_round(self, round_: Round, *, alone: bool = False) -> Granted:
-        return await self.leases.grant(round_, expected_seconds=expect_the_usual, alone=alone)
+        try:
+            async with self.leases.open(alone=alone) as conn:
+                return await self.leases.grant_on(conn, round_, expected_seconds=expect_the_usual, lock=not alone)
+        except BaseException:
+            round_.undo()
+            raise
 
     async def grant(self, *nodes: EnrolledNode, grants_max: int = GRANTS_MAX) -> list[Grant]:
         """Leases for every free slot of these nodes, as far as the queue reaches."""

@@ -233,18 +233,17 @@ class Rounds:
         self._look_seconds = self._looked_at - started
 
     async def _grant(self) -> None:
-        async with self._one_round:
-            as_of, round_ = self._backlog.moment, self._plan()
-            if round_ is None:
-                return
-            try:
-                granted = await self._leases.grant(
-                    round_, expected_seconds=self._share.expected_seconds, alone=self._elsewhere.alone
-                )
-            except BaseException:
-                self._give_back(round_)
-                raise
-            self._conclude(round_, granted, as_of=as_of)
+        # Most wakes find nothing to do, and need not ask the database for that.
+        if self._plan() is None:
+            return
+        turn, alone = _Turn(), self._elsewhere.alone
+        try:
+            async with self._leases.open(alone=alone) as conn:
+                await self._grant_on(conn, (), turn, lock=not alone)
+        except BaseException:
+            self._undo(turn)
+            raise
+        self._conclude(turn)
 
     def _plan(self) -> Round | None:
         """A round, if there is something to do in it."""
@@ -261,9 +260,12 @@ class Rounds:
         )
         return round_ if round_.list_takes() else None
 
-    def _conclude(self, round_: Round, granted: Granted, *, as_of: int) -> None:
+    def _conclude(self, turn: _Turn) -> None:
         """After the commit."""
-        self._backlog.forget(round_.emptied, as_of=as_of)
+        round_, granted = turn.round, turn.granted
+        if round_ is None or granted is None:
+            return
+        self._backlog.forget(round_.emptied, as_of=turn.as_of)
         for grant in granted.grants:
             self._deliver(grant)
         for pair in granted.refused:
@@ -277,10 +279,14 @@ class Rounds:
         if granted.grants and (len(round_.pairs) >= GRANTS_MAX or round_.list_takes()):
             self.wake()
 
-    def _give_back(self, round_: Round) -> None:
+    def _undo(self, turn: _Turn) -> None:
+        """What it had planned was not written."""
+        if turn.round is None:
+            return
+        turn.round.undo()
         # What it had locked may have made a run look empty to others.
         self._stale = True
-        for candidate in round_.undone:
+        for candidate in turn.round.undone:
             self.give_slot(candidate)
 
     def _hold(self, candidate: Candidate) -> None:
@@ -322,30 +328,33 @@ class Rounds:
         turn = _Turn()
         try:
             outcomes = await finish_attempts(
-                self._pool, reports, on_end=self._on_end, then=lambda conn: self._grant_on(conn, claims, turn)
+                self._pool,
+                reports,
+                on_end=self._on_end,
+                then=lambda conn: self._grant_on(conn, claims, turn, lock=True),
             )
         except BaseException:
-            if turn.round is not None:
-                turn.round.undo()
-                self._give_back(turn.round)
+            self._undo(turn)
             raise
         else:
-            if turn.round is not None and turn.granted is not None:
-                self._conclude(turn.round, turn.granted, as_of=turn.as_of)
+            self._conclude(turn)
         finally:
             for call in claims:
                 call.dismiss()
         return outcomes
 
-    async def _grant_on(self, conn: Connection, claims: Sequence[ParkedCall], turn: _Turn) -> None:
-        """Planned one after the other, while the commits of several may be on their way."""
+    async def _grant_on(self, conn: Connection, claims: Sequence[ParkedCall], turn: _Turn, *, lock: bool) -> None:
+        """Planned one after the other, while the commits of several may be on their way.
+
+        Whoever waits for the turn holds a connection, so whoever has the turn must not wait for one.
+        """
         async with self._one_round:
             for call in claims:
                 self._admit(call)
             turn.as_of, turn.round = self._backlog.moment, self._plan()
             if turn.round is not None:
                 turn.granted = await self._leases.grant_on(
-                    conn, turn.round, expected_seconds=self._share.expected_seconds, lock=True
+                    conn, turn.round, expected_seconds=self._share.expected_seconds, lock=lock
                 )
 
     async def complete_apart(self, endings: Sequence[Ending]) -> Sequence[CompleteOutcome | ComputePoolError]:

@@ -3,9 +3,10 @@ what the nodes are told."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from dataclasses import dataclass
 
 import msgspec
@@ -23,6 +24,7 @@ from computepool.hub.store import jobs as job_store
 from computepool.hub.store import slices as slice_store
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Connection, Pool
+from computepool.hub.store.pooler import is_transactional
 from computepool.wire.attempts import Assignment, NextAnswer, RunOrder
 from computepool.wire.jobs import JobSpec
 
@@ -71,21 +73,21 @@ class Leases:
         # Transactions under way that need the orders they have loaded.
         self._granting = 0
 
-    async def grant(self, round_: Round, *, expected_seconds: ExpectedSeconds, alone: bool = False) -> Granted:
-        """Fills slots as far as the queue reaches. Committed when this returns; undone in memory if it raises.
+    @contextlib.asynccontextmanager
+    async def open(self, *, alone: bool) -> AsyncIterator[Connection]:
+        """A connection to grant leases on: what was written is committed when the block ends.
 
         The heads are locked while they are paired, so that hubs do not all plan for the same ones. A hub that is
-        `alone` saves itself that: what it writes is guarded anyway.
+        `alone` saves itself the transaction: it writes by one statement, which is guarded anyway. Not behind a
+        pooler, where a statement may have to wait for a server: whoever plans must have one, or planning could wait
+        for those who wait for it.
         """
-        try:
-            async with self._pool.acquire() as conn:
-                if alone:
-                    return await self.grant_on(conn, round_, expected_seconds=expected_seconds, lock=False)
+        async with self._pool.acquire() as conn:
+            if alone and not is_transactional(conn):
+                yield conn
+            else:
                 async with conn.transaction():
-                    return await self.grant_on(conn, round_, expected_seconds=expected_seconds, lock=True)
-        except BaseException:
-            round_.undo()
-            raise
+                    yield conn
 
     async def grant_on(
         self, conn: Connection, round_: Round, *, expected_seconds: ExpectedSeconds, lock: bool

@@ -77,6 +77,11 @@ class TransactionalConnection(_Connection):
         return await super().execute(query, timeout=timeout)
 
 
+def is_transactional(connection: Any) -> bool:
+    """Whether it was opened for a life behind a pooler; also of one that is lent by a pool."""
+    return hasattr(connection, "begin_with")
+
+
 def transactional(*, lock_milliseconds: int) -> type[TransactionalConnection]:
     """The class for a pool: its transactions wait for a lock this long and no longer."""
 
