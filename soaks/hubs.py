@@ -40,9 +40,10 @@ DONE_SECONDS = 120.0
 
 @dataclass
 class Span:
-    """How long the load goes on: longer than planned when the kills need more time."""
+    """How long the load goes on: longer than planned when the kills need more time. And how much of it is undone."""
 
     ends_at: float
+    open_jobs: int = 0
 
     @property
     def over(self) -> bool:
@@ -65,7 +66,7 @@ class Submitter:
     async def run(self, span: Span) -> None:
         async with httpx.AsyncClient(timeout=20) as client:
             while not span.over:
-                if len(self._record.jobs) - len(self._record.results) > OPEN_JOBS_MAX:
+                if span.open_jobs > OPEN_JOBS_MAX:
                     await asyncio.sleep(0.05)
                     continue
                 with contextlib.suppress(httpx.HTTPError):
@@ -124,6 +125,14 @@ async def kill_in_turn(
         await asyncio.to_thread(hub.start)
 
 
+async def follow_queue(dsn: str, span: Span) -> None:
+    """Without it submitters outrun the nodes, and the end would be a wait for what is left."""
+    async with connected(dsn) as conn:
+        while not span.over:
+            span.open_jobs = await conn.fetchval("SELECT count(*) FROM jobs WHERE finished_at IS NULL")
+            await asyncio.sleep(0.2)
+
+
 async def run_hubs(
     dsn: str,
     data_dir: Path,
@@ -155,7 +164,7 @@ async def run_hubs(
         stop, span = asyncio.Event(), Span(time.monotonic() + seconds)
         living = [asyncio.create_task(node.run(stop, work=_work_of(node), claims=True)) for node in fleet]
         crowd = [Submitter(i, urls, people, record) for i in range(clients)]
-        chores = [client.run(span) for client in crowd]
+        chores = [follow_queue(dsn, span), *(client.run(span) for client in crowd)]
         if kill_every_seconds is not None:
             chores.append(kill_in_turn(hubs, record, span, every_seconds=kill_every_seconds, kills_min=kills_min))
         await asyncio.gather(*chores)
