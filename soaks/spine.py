@@ -200,9 +200,14 @@ async def run_soak(
         per_client = -(-jobs // CLIENTS)
         counts = [min(per_client, max(0, jobs - per_client * i)) for i in range(CLIENTS)]
         submits = [submit_all(urls, submitter, record, number=i, jobs=n) for i, n in enumerate(counts)]
-        await asyncio.wait_for(asyncio.gather(*submits), seconds)
+        async with asyncio.timeout(seconds):
+            await asyncio.gather(*submits)
+            number = CLIENTS
+            while not killing.done():
+                # The kills that were promised need work that they can interrupt.
+                await submit_all(urls, submitter, record, number=number, jobs=1)
+                number += 1
         await wait_done(urls, submitter, seconds)
-        killing.cancel()
         stop.set()
         await asyncio.gather(*living, killing, return_exceptions=True)
         await asyncio.gather(*(node.close() for node in fleet))
