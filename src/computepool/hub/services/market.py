@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from computepool.core.errors import InvalidRequest
@@ -27,12 +27,13 @@ from computepool.core.market.spot import (
 )
 from computepool.core.placement.checks import find_refusal
 from computepool.core.placement.shape import Shape
+from computepool.core.placement.slot import Slot
 from computepool.hub.services.prices import PriceBook
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store import market as store
 from computepool.hub.store import shapes as shape_store
 from computepool.hub.store.connect import Connection, Pool
-from computepool.hub.store.market import SlotGroup, SpotPoint, StoredCard, StoredSpot, WaitingRun
+from computepool.hub.store.market import CountedFleet, SpotPoint, StoredCard, StoredSpot, WaitingRun
 
 HISTORY_DAYS = 90
 HISTORY_DELETED_MAX = 10_000
@@ -55,7 +56,7 @@ class Seen:
 
     states: Mapping[Bucket, StoredSpot]
     spots: Mapping[Bucket, int]
-    groups: Sequence[SlotGroup]
+    fleet: CountedFleet
     waiting: Sequence[WaitingRun]
     shapes: Mapping[ShapeId, Shape]
     links: Mapping[AccountId, AccountId]
@@ -163,7 +164,7 @@ async def _load(conn: Connection, card: RateCard, *, silence_seconds: float) -> 
     return Seen(
         states=states,
         spots=spots,
-        groups=await store.list_slot_groups(
+        fleet=await store.count_fleet(
             conn,
             card,
             spots,
@@ -192,13 +193,15 @@ class _Count:
     running: int = 0
     seconds: int = 0
     bids: defaultdict[int | None, int] = field(default_factory=lambda: defaultdict(int))
-    owner_ids: set[AccountId] = field(default_factory=set)
 
 
 def decide_tick(card: RateCard, seen: Seen, at: datetime) -> dict[Bucket, StoredSpot]:
     """Every bucket that has slots, or ever had."""
     counts = _count(seen)
-    supplies = {bucket: Supply(each.slots, each.busy, each.owner_ids) for bucket, each in counts.items()}
+    owner_ids = seen.fleet.owner_ids
+    supplies = {
+        bucket: Supply(each.slots, each.busy, owner_ids.get(bucket, frozenset())) for bucket, each in counts.items()
+    }
     waiting = _to_waiting(seen)
     pressures = measure_pressures(supplies, waiting, seen.spots, seen.links)
     buckets = {bucket for bucket in seen.states if bucket in seen.spots} | set(counts)
@@ -230,30 +233,42 @@ def decide_tick(card: RateCard, seen: Seen, at: datetime) -> dict[Bucket, Stored
 
 def _count(seen: Seen) -> dict[Bucket, _Count]:
     counts: defaultdict[Bucket, _Count] = defaultdict(_Count)
-    for group in seen.groups:
-        count = counts[group.bucket]
-        count.owner_ids |= group.owner_ids
-        if group.own:
+    for use in seen.fleet.uses:
+        count = counts[use.bucket]
+        if use.own:
             continue
-        count.slots += group.spot_count
-        ceiling = group.ceiling_microcredits_per_hour
-        if not group.busy:
-            count.idle += group.spot_count
+        count.slots += use.spot_count
+        ceiling = use.ceiling_microcredits_per_hour
+        if not use.busy:
+            count.idle += use.spot_count
             continue
-        if ceiling is None or ceiling >= seen.spots[group.bucket]:
-            count.busy += group.spot_count
-        count.running += group.slot_count
-        count.seconds += group.expected_seconds
-        count.bids[ceiling] += group.expected_seconds
+        if ceiling is None or ceiling >= seen.spots[use.bucket]:
+            count.busy += use.spot_count
+        count.running += use.slot_count
+        count.seconds += use.expected_seconds
+        count.bids[ceiling] += use.expected_seconds
     return dict(counts)
 
 
 def _to_waiting(seen: Seen) -> list[Waiting]:
     """A bucket is one of theirs if a slot of it would pass their gates, by the best that such slots have."""
-    buckets_of: dict[ShapeId, tuple[Bucket, ...]] = {}
-    for shape_id, shape in seen.shapes.items():
-        fitting = {group.bucket for group in seen.groups if find_refusal(shape, group.slot) is None}
-        buckets_of[shape_id] = tuple(sorted(fitting))
+    by_bucket: defaultdict[Bucket, list[Slot]] = defaultdict(list)
+    for each in seen.fleet.classes:
+        by_bucket[each.bucket].append(each.slot)
+    # Many shapes differ in their ceiling alone, which is no gate here.
+    fitting: dict[Shape, tuple[Bucket, ...]] = {}
+
+    def find_buckets(shape: Shape) -> tuple[Bucket, ...]:
+        gates = replace(shape, ceiling_microcredits_per_hour=None)
+        if gates not in fitting:
+            fitting[gates] = tuple(
+                bucket
+                for bucket in sorted(by_bucket)
+                if any(find_refusal(gates, slot) is None for slot in by_bucket[bucket])
+            )
+        return fitting[gates]
+
+    buckets_of = {shape_id: find_buckets(shape) for shape_id, shape in seen.shapes.items()}
     return [
         Waiting(
             account_id=run.account_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -80,12 +81,10 @@ class WaitingRun:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotGroup:
-    """Slots of one bucket that are alike in name, place and use."""
+class SlotUse:
+    """Slots of one bucket that are used alike."""
 
     bucket: Bucket
-    # With the most that any of them has of each thing.
-    slot: Slot
     slot_count: int
     # Of them, lent for no more than spot.
     spot_count: int
@@ -96,8 +95,25 @@ class SlotGroup:
     ceiling_microcredits_per_hour: int | None
     # Of all that runs there.
     expected_seconds: int
-    # Owners among those who were asked for.
-    owner_ids: frozenset[AccountId]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotClass:
+    """Slots of one bucket that are alike in name and place."""
+
+    bucket: Bucket
+    # With the most that any of them has of each thing.
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class CountedFleet:
+    """What is lent now, counted by bucket in three ways."""
+
+    uses: list[SlotUse]
+    classes: list[SlotClass]
+    # Who lends there, among those who were asked for.
+    owner_ids: Mapping[Bucket, frozenset[AccountId]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +171,7 @@ async def list_linked(conn: Connection, *, limit: int) -> list[list[AccountId]]:
     return [row["account_ids"] async for row in _q.list_linked(conn, limit_count=limit)]
 
 
-async def list_slot_groups(
+async def count_fleet(
     conn: Connection,
     card: RateCard,
     spots: Mapping[Bucket, int],
@@ -164,13 +180,14 @@ async def list_slot_groups(
     watched_ids: Collection[AccountId],
     silence_seconds: float,
     fleet_max: int,
-) -> list[SlotGroup]:
+) -> CountedFleet:
     """`spots` has a price for every bucket of the card; `watched_ids` are the owners that are told."""
-    rows = _q.list_slot_groups(
+    buckets = list(spots)
+    rows = _q.count_fleet(
         conn,
         **_to_card_arrays(card),
-        spot_tiers=[bucket.tier for bucket in spots],
-        spot_regions=[bucket.region for bucket in spots],
+        spot_tiers=[bucket.tier for bucket in buckets],
+        spot_regions=[bucket.region for bucket in buckets],
         spots=list(spots.values()),
         linked_ids=list(links),
         group_ids=list(links.values()),
@@ -178,20 +195,30 @@ async def list_slot_groups(
         silence_seconds=silence_seconds,
         fleet_max=fleet_max,
     )
-    return [
-        SlotGroup(
-            bucket=_to_bucket(row),
-            slot=to_slot(row, node_id=_NO_NODE, name=""),
-            slot_count=row["slot_count"],
-            spot_count=row["spot_count"],
-            busy=row["busy"],
-            own=row["own"],
-            ceiling_microcredits_per_hour=row["ceiling_microcredits_per_hour"],
-            expected_seconds=row["expected_seconds"],
-            owner_ids=frozenset(row["owner_ids"]),
-        )
-        async for row in rows
-    ]
+    uses: list[SlotUse] = []
+    classes: list[SlotClass] = []
+    owner_ids: defaultdict[Bucket, set[AccountId]] = defaultdict(set)
+    async for row in rows:
+        bucket = buckets[row["place"] - 1]
+        if row["by_use"]:
+            uses.append(_to_slot_use(row, bucket))
+        elif row["by_class"]:
+            classes.append(SlotClass(bucket, to_slot(row, node_id=_NO_NODE, name="")))
+        elif row["watched_id"] is not None:
+            owner_ids[bucket].add(row["watched_id"])
+    return CountedFleet(uses, classes, {bucket: frozenset(ids) for bucket, ids in owner_ids.items()})
+
+
+def _to_slot_use(row: Any, bucket: Bucket) -> SlotUse:
+    return SlotUse(
+        bucket=bucket,
+        slot_count=row["slot_count"],
+        spot_count=row["spot_count"],
+        busy=row["busy"],
+        own=row["own"],
+        ceiling_microcredits_per_hour=row["ceiling_microcredits_per_hour"],
+        expected_seconds=row["expected_seconds"],
+    )
 
 
 async def list_fitting_buckets(

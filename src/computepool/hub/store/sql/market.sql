@@ -51,10 +51,11 @@ SELECT r.shape_id, r.account_id, sum(c.slice_count)::bigint AS slice_count
 SELECT array_agg(DISTINCT account_id) AS account_ids FROM payout_details GROUP BY region, destination
 HAVING count(DISTINCT account_id) > 1 LIMIT :limit_count::bigint;
 
--- name: list_slot_groups
--- The fleet that is lent now, by bucket, by what its slots are called and where they stand, and by who uses them: how
--- many slots, and the best of each thing that they have. Live attempts are found through attempts_live_slot_idx. A
--- fleet of more nodes than fleet_max is looked at in part.
+-- name: count_fleet
+-- The fleet that is lent now, counted in one pass in three ways: by bucket and use (busy, own, ceiling), by bucket and
+-- class (what slots are called and where they stand, with the best of each thing that they have), and by bucket and
+-- owner, of those who are watched. No row leaves that is not a sum. Buckets are told by their place among those given.
+-- Live attempts are found through their partial indexes. A fleet of more nodes than fleet_max is looked at in part.
 WITH lent AS MATERIALIZED (
     SELECT id, account_id, region, isolation, floor_microcredits_per_hour FROM nodes
      WHERE state = 'active'
@@ -62,8 +63,8 @@ WITH lent AS MATERIALIZED (
      LIMIT :fleet_max::bigint),
 links AS (SELECT * FROM unnest(:linked_ids::uuid[], :group_ids::uuid[]) AS l (account_id, group_id)),
 slots_in_use AS (
-    SELECT s.kind, s.tier, n.region, s.vram_bytes, s.cores, s.ram_bytes, s.disk_bytes, n.isolation, n.account_id,
-           n.floor_microcredits_per_hour, a.id IS NOT NULL AS busy, a.expected_seconds,
+    SELECT s.kind, s.tier, n.region, s.vram_bytes, s.cores, s.ram_bytes, s.disk_bytes, n.isolation,
+           n.floor_microcredits_per_hour, w.account_id AS watched_id, a.job_id IS NOT NULL AS busy, a.expected_seconds,
            sh.ceiling_microcredits_per_hour,
            coalesce(coalesce(own.group_id, n.account_id) = coalesce(its.group_id, j.account_id), false) AS own,
            CASE WHEN s.tier = ANY(:card_tiers::text[]) THEN s.tier
@@ -77,23 +78,26 @@ slots_in_use AS (
       JOIN slots s ON s.node_id = n.id
       LEFT JOIN unnest(:tiers_known::text[], :tiers_tflops::double precision[]) AS k (tier, tflops) ON k.tier = s.tier
       LEFT JOIN unnest(:countries::text[], :country_regions::text[]) AS c (country, region) ON c.country = n.region
+      LEFT JOIN unnest(:watched_ids::uuid[]) AS w (account_id) ON w.account_id = n.account_id
       LEFT JOIN attempts a ON a.node_id = s.node_id AND a.slot = s.name AND a.state IN ('leased', 'running')
       LEFT JOIN jobs j ON j.id = a.job_id
       LEFT JOIN shapes sh ON sh.id = j.shape_id
       LEFT JOIN links own ON own.account_id = n.account_id
       LEFT JOIN links its ON its.account_id = j.account_id)
-SELECT u.bucket_tier, u.bucket_region, u.kind, u.tier, u.region, u.busy, u.own, u.ceiling_microcredits_per_hour,
+SELECT p.place::integer AS place, grouping(u.busy) = 0 AS by_use, grouping(u.kind) = 0 AS by_class,
+       u.kind, u.tier, u.region, u.busy, u.own, u.ceiling_microcredits_per_hour, u.watched_id,
        max(u.vram_bytes) AS vram_bytes, max(u.cores) AS cores, max(u.ram_bytes) AS ram_bytes,
        max(u.disk_bytes) AS disk_bytes, max(u.isolation) AS isolation,
        count(*) AS slot_count,
        count(*) FILTER (WHERE u.floor_microcredits_per_hour <= p.spot) AS spot_count,
-       coalesce(sum(u.expected_seconds), 0)::bigint AS expected_seconds,
-       coalesce(array_agg(DISTINCT u.account_id) FILTER (WHERE u.account_id = ANY(:watched_ids::uuid[])), '{}')
-           AS owner_ids
+       coalesce(sum(u.expected_seconds), 0)::bigint AS expected_seconds
   FROM slots_in_use u
-  JOIN unnest(:spot_tiers::text[], :spot_regions::text[], :spots::bigint[]) AS p (tier, region, spot)
+  JOIN unnest(:spot_tiers::text[], :spot_regions::text[], :spots::bigint[]) WITH ORDINALITY
+           AS p (tier, region, spot, place)
     ON p.tier = u.bucket_tier AND p.region = u.bucket_region
- GROUP BY 1, 2, 3, 4, 5, 6, 7, 8;
+ GROUP BY GROUPING SETS (
+    (p.place, u.busy, u.own, u.ceiling_microcredits_per_hour), (p.place, u.kind, u.tier, u.region),
+    (p.place, u.watched_id));
 
 -- name: list_fitting_buckets
 -- Slots that pass every gate of a shape, by bucket: how many there are, are free, and ask for no more than the ceiling.
