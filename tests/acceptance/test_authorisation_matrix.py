@@ -90,6 +90,7 @@ MATRIX: dict[str, Row] = {
     "GET /v1/market/rate-card": Row(PUBLIC),
     "GET /v1/market/spot": Row(PUBLIC),
     "GET /v1/market/history": Row(PUBLIC, query="?tier=cpu"),
+    "GET /v1/market/index": Row(PUBLIC),
     "GET /v1/market/earnings": Row(ACCOUNT, query="?tier=cpu"),
     "POST /v1/quotes": Row(ACCOUNT, body={}),
     "GET /v1/credits": Row(ACCOUNT),

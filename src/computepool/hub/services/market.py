@@ -1,6 +1,8 @@
-"""The tick of the market: counts what is lent and what waits, moves spot, and keeps its history. All hubs follow it.
+"""The tick of the market: counts what is lent, waits and was paid, moves spot, keeps its history and the index. All
+hubs follow it.
 
-One hub ticks for all. What it counts is bounded: runs of the queue, slices of a run, nodes of the fleet.
+One hub ticks for all. What it counts is bounded: runs of the queue, slices of a run, nodes of the fleet; and it is
+counted by the database, so that next to nothing of it passes through the loop that serves calls.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from datetime import datetime, timedelta
 
 from computepool.core.errors import InvalidRequest
 from computepool.core.ids import AccountId, ShapeId
-from computepool.core.market.index import link_accounts
+from computepool.core.market.index import DealGroup, link_accounts, list_levels
 from computepool.core.market.rate_card import CPU_TIER, Bucket, RateCard
 from computepool.core.market.spot import (
     TICK_SECONDS,
@@ -33,11 +35,15 @@ from computepool.hub.store import hub as hub_store
 from computepool.hub.store import market as store
 from computepool.hub.store import shapes as shape_store
 from computepool.hub.store.connect import Connection, Pool
-from computepool.hub.store.market import CountedFleet, SpotPoint, StoredCard, StoredSpot, WaitingRun
+from computepool.hub.store.market import CountedFleet, IndexPoint, SpotPoint, StoredCard, StoredSpot, WaitingRun
 
 HISTORY_DAYS = 90
 HISTORY_DELETED_MAX = 10_000
 HISTORY_POINTS_MAX = 1_000
+# Of the index of all buckets at once: each of its ticks is looked at.
+INDEX_HOURS_MAX = 48
+# A first tick, or one after a long silence, looks no further back for deals.
+DEALS_SPAN = timedelta(hours=1)
 RUNS_MAX = 1_000
 # Slices of one run that are counted. Beyond half of a bucket's slots an account's queue adds nothing anyway.
 WAITING_MAX = 50_000
@@ -60,6 +66,8 @@ class Seen:
     waiting: Sequence[WaitingRun]
     shapes: Mapping[ShapeId, Shape]
     links: Mapping[AccountId, AccountId]
+    # Since the last tick.
+    deals: Sequence[DealGroup]
 
 
 async def keep_rate_card(pool: Pool, card: RateCard, content: str) -> None:
@@ -86,12 +94,14 @@ async def tick(
         at = await store.find_due(conn, seconds=every_seconds)
         if at is None:
             return None
-        seen = await _load(conn, card, silence_seconds=silence_seconds)
+        seen = await _load(conn, card, at, silence_seconds=silence_seconds)
         # Many shapes against many groups of slots: the loop goes on serving others meanwhile.
         moved = await asyncio.to_thread(decide_tick, card, seen, at)
         await store.upsert_states(conn, moved, rate_card_version=card.version, at=at)
         await store.record_history(conn, at=at)
-        await store.delete_history(conn, before=at - timedelta(days=HISTORY_DAYS), limit=HISTORY_DELETED_MAX)
+        await store.record_index(conn, list_levels(seen.deals, card.reference), card, at=at)
+        for delete in (store.delete_history, store.delete_index):
+            await delete(conn, before=at - timedelta(days=HISTORY_DAYS), limit=HISTORY_DELETED_MAX)
         await store.set_clock(conn, at)
     return moved
 
@@ -127,6 +137,27 @@ async def list_history(pool: Pool, card: RateCard, bucket: Bucket, *, hours: flo
         )
 
 
+async def find_index(
+    pool: Pool, card: RateCard, bucket: Bucket | None, *, hours: float
+) -> tuple[list[IndexPoint], list[IndexPoint]]:
+    """Over all of these hours, of one bucket or of each that has an index; and, of one, its points, oldest first."""
+    if bucket is not None:
+        check_bucket(card, bucket)
+    hours_max = INDEX_HOURS_MAX if bucket is None else HISTORY_DAYS * 24
+    if not 0 < hours <= hours_max:
+        which = "of all tiers at once" if bucket is None else "of one tier"
+        raise InvalidRequest(f"hours is above 0, and {hours_max:,} at most for the index {which}.")
+    wanted = [bucket] if bucket else list_buckets(card)
+    whole, step = hours * 3_600 * 2, max(float(TICK_SECONDS), hours * 3_600 / HISTORY_POINTS_MAX)
+    async with pool.acquire() as conn:
+        since = await hub_store.get_now(conn) - timedelta(hours=hours)
+        levels = await store.list_index(conn, wanted, since=since, step_seconds=whole, limit=len(wanted))
+        if bucket is None:
+            return levels, []
+        limit = HISTORY_POINTS_MAX + 2
+        return levels, await store.list_index(conn, wanted, since=since, step_seconds=step, limit=limit)
+
+
 def check_bucket(card: RateCard, bucket: Bucket) -> None:
     if bucket.tier not in list_tiers(card):
         raise InvalidRequest(f"The rate card has no tier {bucket.tier!r}; there are {', '.join(list_tiers(card))}.")
@@ -138,6 +169,10 @@ def check_bucket(card: RateCard, bucket: Bucket) -> None:
 
 def list_tiers(card: RateCard) -> list[str]:
     return [*card.tiers_ppm, *(step.tier for step in card.unknown_steps)]
+
+
+def list_buckets(card: RateCard) -> list[Bucket]:
+    return [Bucket(tier, region) for tier in list_tiers(card) for region in card.regions]
 
 
 def list_spots(card: RateCard, states: Mapping[Bucket, StoredSpot]) -> dict[Bucket, int]:
@@ -153,13 +188,13 @@ def list_spots(card: RateCard, states: Mapping[Bucket, StoredSpot]) -> dict[Buck
 # What a tick looks at
 
 
-async def _load(conn: Connection, card: RateCard, *, silence_seconds: float) -> Seen:
+async def _load(conn: Connection, card: RateCard, at: datetime, *, silence_seconds: float) -> Seen:
     states = await store.list_states(conn)
-    buckets = [Bucket(tier, region) for tier in list_tiers(card) for region in card.regions]
-    spots = {bucket: card.reference(bucket) for bucket in buckets} | list_spots(card, states)
+    spots = {bucket: card.reference(bucket) for bucket in list_buckets(card)} | list_spots(card, states)
     waiting = await store.list_waiting(conn, runs_max=RUNS_MAX, count_max=WAITING_MAX)
     linked = await store.list_linked(conn, limit=LINKS_MAX)
     links = link_accounts((together[0], other) for together in linked for other in together[1:])
+    last_tick_at = await store.find_last_tick(conn) or at - DEALS_SPAN
     waiting_groups = {links.get(run.account_id, run.account_id) for run in waiting}
     return Seen(
         states=states,
@@ -176,6 +211,15 @@ async def _load(conn: Connection, card: RateCard, *, silence_seconds: float) -> 
         waiting=waiting,
         shapes=await shape_store.list_shapes(conn, {run.shape_id for run in waiting}),
         links=links,
+        deals=await store.list_deals(
+            conn,
+            card,
+            links=links,
+            since=max(last_tick_at, at - DEALS_SPAN),
+            until=at,
+            silence_seconds=silence_seconds,
+            fleet_max=FLEET_NODES_MAX,
+        ),
     )
 
 

@@ -1,4 +1,5 @@
-"""The market's rows: rate cards, the state of every bucket, its history; and what a tick and a quote count."""
+"""The market's rows: rate cards, the state of every bucket, its history, the index; and what a tick and a quote
+count."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from uuid import UUID
 import msgspec
 
 from computepool.core.ids import AccountId, NodeId, ShapeId
+from computepool.core.market.index import DealGroup, Level
+from computepool.core.market.ppm import to_ppm
 from computepool.core.market.rate_card import Bucket, RateCard
 from computepool.core.market.regions import DEFAULT_REGION
 from computepool.core.market.spot import SpotState
@@ -71,6 +74,16 @@ class SpotPoint:
     slot_count: int
     busy_count: int
     waiting_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPoint:
+    """What an hour cost between strangers, over the time up to a moment."""
+
+    bucket: Bucket
+    at: datetime
+    level: Level
+    reference_microcredits_per_hour: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +170,11 @@ async def find_due(conn: Connection, *, seconds: float) -> datetime | None:
     return due
 
 
+async def find_last_tick(conn: Connection) -> datetime | None:
+    at: datetime | None = await _q.find_last_tick(conn)
+    return at
+
+
 async def set_clock(conn: Connection, at: datetime) -> None:
     await _q.set_clock(conn, at=at)
 
@@ -219,6 +237,39 @@ def _to_slot_use(row: Any, bucket: Bucket) -> SlotUse:
         ceiling_microcredits_per_hour=row["ceiling_microcredits_per_hour"],
         expected_seconds=row["expected_seconds"],
     )
+
+
+async def list_deals(
+    conn: Connection,
+    card: RateCard,
+    *,
+    links: Mapping[AccountId, AccountId],
+    since: datetime,
+    until: datetime,
+    silence_seconds: float,
+    fleet_max: int,
+) -> list[DealGroup]:
+    """What ended after `since` and not after `until`, and was paid for."""
+    rows = _q.list_deals(
+        conn,
+        **_to_card_arrays(card),
+        linked_ids=list(links),
+        group_ids=list(links.values()),
+        since=since,
+        until=until,
+        silence_seconds=silence_seconds,
+        fleet_max=fleet_max,
+    )
+    return [
+        DealGroup(
+            bucket=_to_bucket(row),
+            price_microcredits_per_hour=row["price_microcredits_per_hour"],
+            deal_count=row["deal_count"],
+            seconds=row["seconds"],
+            is_linked=row["linked"],
+        )
+        async for row in rows
+    ]
 
 
 async def list_fitting_buckets(
@@ -316,6 +367,34 @@ async def delete_history(conn: Connection, *, before: datetime, limit: int) -> N
     await _q.delete_history(conn, before=before, limit_count=limit)
 
 
+async def record_index(conn: Connection, levels: Mapping[Bucket, Level], card: RateCard, *, at: datetime) -> None:
+    found = list(levels.values())
+    await _q.record_index(
+        conn,
+        **_to_bucket_arrays(levels),
+        prices=[each.price_microcredits_per_hour for each in found],
+        reference_prices=[card.reference(bucket) for bucket in levels],
+        deal_counts=[each.deal_count for each in found],
+        seconds=[each.seconds for each in found],
+        rate_card_version=card.version,
+        at=at,
+    )
+
+
+async def delete_index(conn: Connection, *, before: datetime, limit: int) -> None:
+    await _q.delete_index(conn, before=before, limit_count=limit)
+
+
+async def list_index(
+    conn: Connection, buckets: Iterable[Bucket], *, since: datetime, step_seconds: float, limit: int
+) -> list[IndexPoint]:
+    """By bucket, oldest first."""
+    rows = _q.list_index(
+        conn, **_to_bucket_arrays(buckets), since=since, step_seconds=step_seconds, limit_count=limit
+    )
+    return [_to_index_point(row) async for row in rows]
+
+
 async def list_history(
     conn: Connection, bucket: Bucket, *, since: datetime, step_seconds: float, limit: int
 ) -> list[SpotPoint]:
@@ -365,6 +444,16 @@ def _to_bucket_arrays(buckets: Iterable[Bucket]) -> dict[str, list[str]]:
 
 def _to_bucket(row: Any) -> Bucket:
     return Bucket(row["bucket_tier"], row["bucket_region"])
+
+
+def _to_index_point(row: Any) -> IndexPoint:
+    price, reference = row["price_microcredits_per_hour"], row["reference_microcredits_per_hour"]
+    return IndexPoint(
+        bucket=Bucket(row["tier"], row["region"]),
+        at=row["at"],
+        level=Level(price, to_ppm(price, max(reference, 1)), row["deal_count"], row["seconds"]),
+        reference_microcredits_per_hour=reference,
+    )
 
 
 def _to_point(row: Any) -> SpotPoint:
