@@ -418,12 +418,12 @@ def share_of_equal_scores(cases: int) -> tuple[float, float]:
 
 
 def _stir(index: FleetIndex, fleet: list[Candidate], rng: random.Random) -> None:
-    """Some slot is taken or given back, and some slot changes its price or its owner's mind."""
+    """Some slot goes or comes back, and some slot changes its price or its owner's mind."""
     free = {(candidate.slot.node_id, candidate.slot.name) for candidate in index}
     slot = rng.choice(fleet).slot
     key = (slot.node_id, slot.name)
     if key in free:
-        index.take(*key)
+        index.withdraw(*key)
     elif key in index:
         index.give(*key)
     number = rng.randrange(len(fleet))

@@ -90,6 +90,7 @@ MATRIX: dict[str, Row] = {
     "GET /v1/market/rate-card": Row(PUBLIC),
     "GET /v1/market/spot": Row(PUBLIC),
     "GET /v1/market/history": Row(PUBLIC, query="?tier=cpu"),
+    "GET /v1/market/index": Row(PUBLIC),
     "GET /v1/market/earnings": Row(ACCOUNT, query="?tier=cpu"),
     "POST /v1/quotes": Row(ACCOUNT, body={}),
     "GET /v1/credits": Row(ACCOUNT),
@@ -106,6 +107,7 @@ MATRIX: dict[str, Row] = {
     "POST /v1/credits/providers/{name}/events": Row(PUBLIC, body={}),
     "GET /v1/operator/top-ups": Row(OPERATOR),
     "POST /v1/operator/top-ups/{top_up_id}/refund": Row(OPERATOR, "top_up", operator_sees_all=True),
+    "GET /v1/operator/cash-rates": Row(OPERATOR),
     "GET /v1/operator/payouts": Row(OPERATOR),
     "POST /v1/operator/payouts/{payout_id}/approve": Row(OPERATOR, "payout", operator_sees_all=True),
     "POST /v1/operator/payouts/{payout_id}/refuse": Row(

@@ -348,3 +348,23 @@ async def test_by_hand_money_comes_in_and_goes_out_on_the_bank_statements_word(s
     assert "was believed" in operator.type("events")
     async with connected(dsn) as conn:
         assert await ledger.list_drifts(conn) == []
+
+
+def test_a_hub_that_moves_money_at_example_rates_says_so_to_its_operator(start_hub, capsys):
+    hub = start_hub(demo="false", cash_rates="USD=884500", cash_rates_date="2020-01-31")
+    assert "cash_rates_doubtful EUR, GBP: the rates are the examples" in hub.log_path.read_text()
+    operator = sign_in_operator(hub.url, hub.log_path.read_text())
+    found = Client(hub.url, operator.key).operator_credits.cash_rates()
+    assert {rate.currency: rate.is_example for rate in found.rates} == {
+        "INR": False,
+        "USD": False,
+        "EUR": True,
+        "GBP": True,
+    }
+    assert [words.partition(":")[0] for words in found.warnings] == [
+        "EUR, GBP",
+        "The rates of cash are of 2020-01-31",
+    ]
+    for command in ("rates", "payouts"):
+        assert run(["credits", command, "--hub-url", hub.url, "--key", operator.key]) == 0
+        assert capsys.readouterr().err.count("WARNING: ") == 2

@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -172,3 +173,66 @@ async def test_control_where_spot_has_no_force_the_miser_is_served_among_the_fir
         assert contest.miser.market.spot().spots[0].contested
         _, served = await contest.serve(node, 8)
     assert str(contest.cheap.id) in served
+
+
+# The index
+
+WASH_PRICE = 10 * REFERENCE
+
+
+async def sell(node: ProtocolNode, buyer: Client, *, slices: int, max_price: int) -> None:
+    """The node runs all of this job, and nobody else asks for work meanwhile."""
+    buyer.submit(command=["true"], slices=slices, max_price=max_price, wall_seconds=60)
+    for _ in range(slices):
+        held = await node.claim_one()
+        assert (await node.complete(held)).status_code == 200
+        node.forget(held.attempt_id)
+
+
+async def trade_with_oneself(hub: Any, dsn: str) -> Client:
+    """Three honest deals; and thirty, at ten times the price, of two accounts that are paid out to one place."""
+    honest, washer, straw = (sign_up(hub.url, name) for name in ("honest", "washer", "straw"))
+    buyer = Client(hub.url, sign_up(hub.url, "buyer").key)
+    async with lend(hub, honest) as node:
+        await sell(node, buyer, slices=3, max_price=12)
+    async with lend(hub, washer) as node:
+        owner = Client(hub.url, washer.key)
+        owner.set_floor(node_id=UUID(node.node_id), credits_per_hour=WASH_PRICE // CREDIT)
+        owner.credits.set_payout_details(region="IN", destination="HDFC 0001")
+        buyer_of_his_own = Client(hub.url, straw.key)
+        buyer_of_his_own.credits.set_payout_details(region="US", destination="hdfc-0001")
+        await sell(node, buyer_of_his_own, slices=30, max_price=120)
+    async with connected(dsn) as conn:
+        rates = await conn.fetch(
+            "SELECT rate_microcredits_per_hour AS rate, count(*) AS n FROM attempts "
+            "WHERE charged_microcredits > 0 GROUP BY 1 ORDER BY 1"
+        )
+    assert [(row["rate"], row["n"]) for row in rates] == [(REFERENCE, 3), (WASH_PRICE, 30)], "all of it was paid for"
+    await have_ticked(hub, dsn)
+    return buyer
+
+
+@pytest.mark.timeout(120)
+async def test_wash_trades_of_linked_accounts_do_not_move_the_index(hub, dsn, capsys):
+    buyer = await trade_with_oneself(hub, dsn)
+    [level] = buyer.market.index().levels
+    assert (level.tier, level.region, level.price_microcredits_per_hour) == ("cpu", "default", REFERENCE)
+    assert (level.deal_count, level.ratio_ppm) == (3, 10**6)
+    [point] = buyer.market.index(tier="cpu").points
+    assert point.price_microcredits_per_hour == REFERENCE
+    with httpx.Client(base_url=hub.url, timeout=20) as anybody:
+        assert anybody.get("/v1/market/index").json()["levels"][0]["deal_count"] == 3
+        for bad in ({"tier": "gold"}, {"hours": "nan"}, {"hours": 1_000}):
+            assert anybody.get("/v1/market/index", params=bad).status_code == 400
+    assert await say("market", "--hub-url", hub.url) == 0
+    assert "cpu default 9.6 9.6 9.6 0 0 0" in " ".join(capsys.readouterr().out.split())
+    assert await say("market", "--tier", "cpu", "--hub-url", hub.url) == 0
+    assert "Strangers paid 9.6, 100 % of the usual price: the median by time of 3 deals." in capsys.readouterr().out
+
+
+@pytest.mark.timeout(120)
+async def test_control_an_index_of_all_that_was_paid_is_moved_by_them(start_hub, dsn):
+    hub = start_hub(program=("-m", "tests.support.planted_hub", "index_of_everything"))
+    buyer = await trade_with_oneself(hub, dsn)
+    [level] = buyer.market.index().levels
+    assert (level.price_microcredits_per_hour, level.deal_count) == (WASH_PRICE, 33)

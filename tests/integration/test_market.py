@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from computepool import clock, entropy
 from computepool.core.errors import InvalidRequest
 from computepool.core.jobs.spec import Requirements
+from computepool.core.market.index import find_median
 from computepool.core.market.rate_card import Bucket
 from computepool.core.market.spot import RULE, TICK_SECONDS
 from computepool.core.placement.scorers import make_candidate
@@ -28,7 +29,7 @@ from computepool.hub.store import nodes as node_store
 from computepool.hub.store.market import StoredSpot
 from computepool.wire.nodes import Gpu
 from tests.support.builders import GB
-from tests.support.market_rows import insert_point
+from tests.support.market_rows import insert_index, insert_point
 from tests.support.stored_grid import StoredGrid, open_grid
 
 CARD = load_rate_card()
@@ -160,13 +161,7 @@ async def test_nor_by_work_of_an_account_that_is_paid_out_to_the_same_place(grid
     straw = await grid.sign_up()
     await occupy(grid, straw, nodes)
     await queue(grid, straw, 500)
-    for account in (owner, straw):
-        await grid.execute(
-            "INSERT INTO payout_details (id, account_id, region, currency, destination) "
-            "VALUES ($1, $2, 'IN', 'INR', 'bank 1')",
-            entropy.new_id(),
-            account.account_id,
-        )
+    await link(grid, owner, straw)
     found = await tick_cpu(grid)
     assert (found.slot_count, found.busy_count) == (4, 0)
     assert found.state.surge_ppm <= PPM
@@ -228,6 +223,174 @@ async def test_slots_are_priced_in_the_same_buckets_by_the_tick_and_by_a_lease(g
     assert len({bucket.tier for bucket in expected}) >= 4
 
 
+# The index
+
+
+async def pay(
+    grid: StoredGrid, by: AccountCaller, node_id: Any, price: int, seconds: int, *, ago: float = 1.0, **columns: Any
+) -> None:
+    """An attempt that ended and was paid for."""
+    at = clock.now() - timedelta(seconds=ago)
+    await grid.add_attempt(
+        await grid.add_job(by),
+        node_id,
+        "cpu:0",
+        **{
+            "state": "succeeded",
+            "leased_at": at - timedelta(seconds=seconds),
+            "finished_at": at,
+            "rate_microcredits_per_hour": price,
+            "charged_microcredits": price * seconds // 3_600,
+            "fee_microcredits": 0,
+            "earning_state": "pending",
+            "release_at": at,
+            **columns,
+        },
+    )
+
+
+async def link(grid: StoredGrid, *accounts: AccountCaller, places: list[str] | None = None) -> None:
+    for account, place in zip(accounts, places or ["bank 1"] * len(accounts), strict=True):
+        await grid.execute(
+            "INSERT INTO payout_details (id, account_id, region, currency, destination) "
+            "VALUES ($1, $2, 'IN', 'INR', $3)",
+            entropy.new_id(),
+            account.account_id,
+            place,
+        )
+
+
+async def read_index(grid: StoredGrid, bucket: Bucket | None = CPU, hours: float = 24) -> Any:
+    return await service.find_index(grid.pool, CARD, bucket, hours=hours)
+
+
+async def test_every_tick_keeps_what_strangers_paid_by_the_median_of_seconds(grid, owner):
+    [node] = await lend(grid, owner, 1)
+    buyer = await grid.sign_up()
+    for price, seconds in ((6 * PPM, 600), (8 * PPM, 700), (9 * PPM, 600)):
+        await pay(grid, buyer, node, price, seconds)
+    await tick(grid)
+    [level], [point] = await read_index(grid)
+    assert level.bucket == CPU
+    assert level.level == point.level
+    assert (level.level.price_microcredits_per_hour, level.level.deal_count) == (8 * PPM, 3)
+    assert level.level.seconds == 1_900
+    assert level.level.ratio_ppm == 8 * PPM * PPM // REFERENCE
+    assert level.reference_microcredits_per_hour == REFERENCE
+    assert (await read_index(grid, None))[0] == [level]
+
+
+async def test_a_deal_counts_at_one_tick_only_and_what_was_not_paid_at_none(grid, owner):
+    [node] = await lend(grid, owner, 1)
+    buyer = await grid.sign_up()
+    await pay(grid, buyer, node, 8 * PPM, 600)
+    unpaid = {"charged_microcredits": None, "fee_microcredits": None, "earning_state": None, "release_at": None}
+    await pay(grid, buyer, node, 80 * PPM, 6_000, **unpaid)
+    await pay(grid, buyer, node, 80 * PPM, 6_000, earning_state="reversed")
+    await tick(grid)
+    await tick(grid)
+    assert await grid.fetch_value("SELECT count(*) FROM price_index") == 1
+    [level], _ = await read_index(grid)
+    assert (level.level.price_microcredits_per_hour, level.level.deal_count) == (8 * PPM, 1)
+
+
+async def test_a_tick_after_a_long_silence_looks_back_for_an_hour(grid, owner):
+    [node] = await lend(grid, owner, 1)
+    buyer = await grid.sign_up()
+    await pay(grid, buyer, node, 8 * PPM, 600, ago=3_500)
+    await pay(grid, buyer, node, 20 * PPM, 6_000, ago=3_700)
+    await grid.execute("INSERT INTO market_clock (ticked_at) VALUES (now() - interval '1 day')")
+    await tick(grid)
+    [level], _ = await read_index(grid)
+    assert level.level.price_microcredits_per_hour == 8 * PPM
+
+
+@dataclass
+class Washing:
+    """An honest deal, and two accounts that trade with each other at ten times the price and for far longer."""
+
+    owner: AccountCaller
+    straw: AccountCaller
+
+    @classmethod
+    async def open(cls, grid: StoredGrid) -> Washing:
+        owner, straw = await grid.sign_up(), await grid.sign_up()
+        [node] = await lend(grid, owner, 1)
+        await pay(grid, await grid.sign_up(), node, 8 * PPM, 600)
+        for _ in range(20):
+            await pay(grid, straw, node, 80 * PPM, 3_000)
+        return cls(owner, straw)
+
+
+async def read_price(grid: StoredGrid) -> int:
+    await tick(grid)
+    [level], _ = await read_index(grid)
+    return int(level.level.price_microcredits_per_hour)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [["bank 1", "bank 1"], ["UPI anna@bank", "upi: Anna@Bank"], ["DE12 3456", "de123456"]],
+    ids=["the same words", "other letters", "other gaps"],
+)
+async def test_deals_between_accounts_that_are_paid_out_to_one_place_do_not_move_the_index(grid, places):
+    washing = await Washing.open(grid)
+    await link(grid, washing.owner, washing.straw, places=places)
+    assert await read_price(grid) == 8 * PPM
+
+
+async def test_nor_between_accounts_that_are_linked_through_a_third(grid):
+    washing, third = await Washing.open(grid), await grid.sign_up()
+    await link(grid, washing.owner, third, places=["bank 1", "bank 1"])
+    await link(grid, third, washing.straw, places=["bank 2", "bank 2"])
+    assert await read_price(grid) == 8 * PPM
+
+
+async def test_nor_does_a_new_place_to_be_paid_out_to_undo_a_link(grid):
+    washing = await Washing.open(grid)
+    await link(grid, washing.owner, washing.straw)
+    await link(grid, washing.straw, places=["another bank"])
+    assert await read_price(grid) == 8 * PPM
+
+
+async def test_control_the_same_deals_between_strangers_move_it(grid):
+    washing = await Washing.open(grid)
+    await link(grid, washing.owner, washing.straw, places=["bank 1", "bank 2"])
+    assert await read_price(grid) == 80 * PPM
+
+
+async def test_the_index_over_a_long_time_is_the_median_of_its_ticks_and_is_thinned_out(grid):
+    """Two ways to one answer: SQL over many ticks, and the rule of core."""
+    counted = []
+    for number in range(50):
+        price, seconds = 5 * PPM + number * number % 37 * 100_000, 60 + number * 7 % 50
+        counted.append((price, seconds))
+        await grid.execute(
+            insert_index(
+                at=f"now() - interval '{number * 29 + 1} minutes'", price_microcredits_per_hour=price, seconds=seconds
+            )
+        )
+    [level], points = await read_index(grid, hours=48)
+    assert level.level.price_microcredits_per_hour == find_median(sorted(counted))
+    assert (level.level.deal_count, level.level.seconds) == (50, sum(seconds for _, seconds in counted))
+    assert [point.level.price_microcredits_per_hour for point in points] == [price for price, _ in counted[::-1]]
+    with patch.object(service, "HISTORY_POINTS_MAX", 10):
+        _, thin = await read_index(grid, hours=48)
+    assert 5 <= len(thin) <= 12
+    assert sum(point.level.deal_count for point in thin) == 50
+
+
+async def test_an_index_of_too_long_a_time_or_of_a_strange_bucket_is_refused(grid):
+    for hours in (0, -1, float("nan"), 49):
+        with pytest.raises(InvalidRequest, match="48 at most"):
+            await read_index(grid, None, hours)
+    assert await read_index(grid, CPU, 49) == ([], [])
+    with pytest.raises(InvalidRequest, match="2,160 at most"):
+        await read_index(grid, CPU, 2_161)
+    with pytest.raises(InvalidRequest, match="no tier"):
+        await read_index(grid, Bucket("gold", "in"))
+
+
 # Once for all hubs
 
 
@@ -262,9 +425,11 @@ async def test_history_older_than_ninety_days_is_dropped_by_the_tick(grid, owner
     await lend(grid, owner, 1)
     for days in (91, 120, 89, 1):
         await grid.execute(insert_point(at=f"now() - interval '{days} days'"))
+        await grid.execute(insert_index(at=f"now() - interval '{days} days'"))
     await tick(grid)
-    ages = await grid.fetch_value("SELECT array_agg(extract(day FROM now() - at) ORDER BY at) FROM spot_history")
-    assert [int(age) for age in ages] == [89, 1, 0]
+    for table, left in (("spot_history", [89, 1, 0]), ("price_index", [89, 1])):
+        ages = await grid.fetch_value(f"SELECT array_agg(extract(day FROM now() - at) ORDER BY at) FROM {table}")
+        assert [int(age) for age in ages] == left
 
 
 async def test_a_bite_of_old_history_is_bounded(grid, owner):

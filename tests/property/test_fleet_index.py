@@ -5,8 +5,11 @@ Each property has a negative control: an index broken on purpose, which the same
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -25,7 +28,8 @@ from computepool.core.placement.weights import Preference, Weights
 from tests.support.builders import GB, make_shape, make_slot, node_number
 
 BOUNDED = settings(max_examples=200, deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
-CONTROLLED = settings(BOUNDED, phases=[Phase.generate])
+# Some bugs show in few histories; the first one that does ends the search.
+CONTROLLED = settings(BOUNDED, max_examples=1_000, phases=[Phase.generate])
 
 SETS = {
     "default": Weights(price=1.0, speed=1.0, reliability=1.0),
@@ -42,6 +46,10 @@ def _eager_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_module, "BUSY_MAX", 1)
     monkeypatch.setattr(fleet_module, "PLANS_MAX", 3)
     monkeypatch.setattr(fleet_module, "MASKS_MAX", 40)
+
+
+Key = tuple[NodeId, SlotName]
+NO_TURNS: Mapping[Key, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -62,16 +70,15 @@ class Question:
             and candidate.slot.node_id != self.avoid
         )
 
-    def rank(self, candidate: Candidate) -> tuple[float, tuple[object, ...]]:
+    def rank(self, candidate: Candidate, turn: int) -> tuple[float, tuple[object, ...]]:
         points = score(candidate, self.shape, SETS[self.weights], self.preference)
-        return -points, break_tie(candidate, gpu=self.shape.gpu)
+        return -points, break_tie(candidate, gpu=self.shape.gpu, turn=turn)
 
-    def rank_all(self, candidates: dict[Key, Candidate]) -> list[Candidate]:
+    def rank_all(self, candidates: dict[Key, Candidate], turns: Mapping[Key, int] = NO_TURNS) -> list[Candidate]:
         """Every gate of every slot, every score: slow and plainly right."""
-        return sorted(filter(self.admits, candidates.values()), key=self.rank)
-
-
-Key = tuple[NodeId, SlotName]
+        return sorted(
+            filter(self.admits, candidates.values()), key=lambda each: self.rank(each, turns.get(key_of(each), 0))
+        )
 
 
 def make_candidate(slot: Any, speed: float, price: int, reliability: float) -> Candidate:
@@ -130,10 +137,12 @@ QUESTIONS = st.builds(
 STEPS = st.one_of(
     st.tuples(st.just("add"), CANDIDATES),
     st.tuples(st.just("add"), CANDIDATES),
-    st.tuples(st.sampled_from(["update", "remove", "take"]), CANDIDATES),
+    st.tuples(st.just("update"), CANDIDATES),
+    st.tuples(st.sampled_from(["remove", "take"]), CANDIDATES),
     st.tuples(st.just("give"), st.integers(0, 20)),
     st.tuples(st.just("ask"), QUESTIONS),
     st.tuples(st.just("take best"), QUESTIONS),
+    st.tuples(st.just("withdraw best"), QUESTIONS),
 )
 FLEETS = st.lists(CANDIDATES, max_size=18, unique_by=key_of)
 History = list[tuple[str, Any]]
@@ -145,12 +154,16 @@ def make_index() -> FleetIndex:
 
 
 class Ledger:
-    """What a fleet index should know, kept in two dicts."""
+    """What a fleet index should know, kept in dicts."""
 
     def __init__(self, make: MakeIndex) -> None:
         self.index = make()
         self.known: dict[Key, Candidate] = {}
         self.busy: set[Key] = set()
+        self.working: set[Key] = set()
+        # When each last came back from work.
+        self.turns: dict[Key, int] = {}
+        self._turn = count(1)
 
     @property
     def free(self) -> dict[Key, Candidate]:
@@ -159,31 +172,43 @@ class Ledger:
     def do(self, step: str, what: Any) -> None:
         if isinstance(what, Question):
             found = what.ask(self.index)
-            assert found == next(iter(what.rank_all(self.free)), None), "the best is found"
-            if step == "take best" and found is not None:
-                self.do("take", found)
+            assert found == next(iter(what.rank_all(self.free, self.turns)), None), "the best is found"
+            if step != "ask" and found is not None:
+                self.do(step.removesuffix(" best"), found)
             return
         if step == "give":
             if self.busy:
                 key = sorted(self.busy)[what % len(self.busy)]
                 self.busy.discard(key)
+                if key in self.working:
+                    self.working.discard(key)
+                    self.turns[key] = next(self._turn)
                 self.index.give(*key)
             return
         key = key_of(what)
         if step == "add":
+            self._forget(key)
             self.known[key] = what
-            self.busy.discard(key)
             self.index.add(what)
         elif step == "update" and key in self.known:
             self.known[key] = what
             self.index.update(what)
         elif step == "remove" and key in self.known:
-            del self.known[key]
-            self.busy.discard(key)
+            self._forget(key)
             self.index.remove(*key)
         elif step == "take" and key in self.free:
             self.busy.add(key)
+            self.working.add(key)
             assert self.index.take(*key) == self.known[key], "what was put in comes out"
+        elif step == "withdraw" and key in self.free:
+            self.busy.add(key)
+            self.index.withdraw(*key)
+
+    def _forget(self, key: Key) -> None:
+        self.known.pop(key, None)
+        self.turns.pop(key, None)
+        self.busy.discard(key)
+        self.working.discard(key)
 
 
 # Properties
@@ -197,13 +222,18 @@ def every_question_finds_the_best_at_any_time(history: History, questions: list[
         ledger.do("ask", question)
 
 
-def a_history_leaves_no_trace(history: History, questions: list[Question], make: MakeIndex) -> None:
+def a_history_leaves_no_trace_but_who_has_had_work(
+    history: History, questions: list[Question], make: MakeIndex
+) -> None:
     ledger = Ledger(make)
     for step, what in history:
         ledger.do(step, what)
     fresh = make()
     for candidate in ledger.free.values():
         fresh.add(candidate)
+    for key in sorted(ledger.free.keys() & ledger.turns.keys(), key=ledger.turns.__getitem__):
+        fresh.take(*key)
+        fresh.give(*key)
     assert len(ledger.index) == len(fresh) == len(ledger.free), "the free ones are counted"
     assert {key_of(candidate) for candidate in ledger.index} == ledger.free.keys(), "the free ones are listed"
     for question in questions:
@@ -224,7 +254,7 @@ def a_slot_that_is_gone_is_never_returned(history: History, questions: list[Ques
 
 PROPERTIES = [
     every_question_finds_the_best_at_any_time,
-    a_history_leaves_no_trace,
+    a_history_leaves_no_trace_but_who_has_had_work,
     a_slot_that_is_gone_is_never_returned,
 ]
 
@@ -250,6 +280,83 @@ def test_the_order_of_adding_is_irrelevant(candidates, questions, rng):
     for candidate in turned:
         other.add(candidate)
     assert [question.ask(one) for question in questions] == [question.ask(other) for question in questions]
+
+
+@given(FLEETS, st.lists(QUESTIONS, min_size=1, max_size=12), st.randoms(use_true_random=False))
+@settings(BOUNDED)
+def test_nor_does_it_matter_who_gets_what_when_slots_come_back_from_work(candidates, questions, rng):
+    """Two indexes that were filled in another order live through the same work."""
+    turned = list(candidates)
+    rng.shuffle(turned)
+    indexes = make_index(), make_index()
+    for index, fleet in zip(indexes, (candidates, turned), strict=True):
+        for candidate in fleet:
+            index.add(candidate)
+    out: list[Key] = []
+    for question in questions:
+        one, other = (question.ask(index) for index in indexes)
+        assert one == other
+        if one is not None:
+            out.append(key_of(one))
+            for index in indexes:
+                index.take(*key_of(one))
+        if len(out) > 2:
+            back = out.pop(0)
+            for index in indexes:
+                index.give(*back)
+
+
+def serve_one_by_one(index: FleetIndex, jobs: int) -> Counter[NodeId]:
+    """Who works, when there is never more than one job for six slots that are alike."""
+    for number in range(6):
+        index.add(Candidate(make_slot(node_id=node_number(number)), 1.0, CREDIT, 0.9))
+    served: Counter[NodeId] = Counter()
+    for _ in range(jobs):
+        best = index.best(make_shape(), Preference.VALUE)
+        assert best is not None
+        index.take(*key_of(best))
+        served[best.slot.node_id] += 1
+        index.give(*key_of(best))
+    return served
+
+
+def test_among_slots_that_are_alike_work_goes_round():
+    served = serve_one_by_one(make_index(), 60)
+    assert set(served.values()) == {10}
+    assert len(served) == 6
+
+
+def test_control_where_nobody_loses_their_turn_one_node_gets_everything():
+    assert list(serve_one_by_one(IndexThatForgetsWhoHadWork(SETS), 60).values()) == [60]
+
+
+def test_a_better_slot_is_the_next_one_however_much_it_has_worked():
+    index = make_index()
+    cheap, dear = (Candidate(make_slot(node_id=node_number(number)), 1.0, number * CREDIT, 0.9) for number in (1, 2))
+    index.add(cheap)
+    index.add(dear)
+    for _ in range(5):
+        assert index.best(make_shape(), Preference.VALUE) == cheap
+        index.take(*key_of(cheap))
+        index.give(*key_of(cheap))
+
+
+def slots_keep_their_turns(index: FleetIndex) -> None:
+    first, second = (Candidate(make_slot(node_id=node_number(number)), 1.0, CREDIT, 0.9) for number in (1, 2))
+    index.add(first)
+    index.add(second)
+    index.withdraw(*key_of(first))
+    index.give(*key_of(first))
+    assert index.best(make_shape(), Preference.VALUE) == first
+    index.take(*key_of(first))
+    index.give(*key_of(first))
+    for price in (2 * CREDIT, CREDIT):
+        index.update(replace(first, price_microcredits_per_hour=price))
+    assert index.best(make_shape(), Preference.VALUE) == second
+
+
+def test_a_slot_that_was_only_withdrawn_keeps_its_turn_and_so_does_one_with_a_new_price():
+    slots_keep_their_turns(make_index())
 
 
 @given(FLEETS, QUESTIONS, st.lists(CANDIDATES, max_size=6))
@@ -371,6 +478,26 @@ class IndexThatReturnsTheTaken(FleetIndex):
         return candidate
 
 
+class IndexThatForgetsWhoHadWork(FleetIndex):
+    def take(self, node_id: NodeId, slot_name: SlotName) -> Candidate:
+        candidate = self._entries[node_id, slot_name].candidate
+        self.withdraw(node_id, slot_name)
+        return candidate
+
+
+class IndexThatPunishesAbsence(FleetIndex):
+    """A slot that was only withdrawn goes to the back as well."""
+
+    def withdraw(self, node_id: NodeId, slot_name: SlotName) -> None:
+        self.take(node_id, slot_name)
+
+
+class IndexThatForgetsTurnsWithPrices(FleetIndex):
+    def update(self, candidate: Candidate) -> None:
+        self._entries[key_of(candidate)].turn = 0
+        super().update(candidate)
+
+
 class IndexThatLosesOldLeaves(FleetIndex):
     """What is remembered of a shape is not brought up to date after a cut."""
 
@@ -399,5 +526,13 @@ def test_a_broken_index_is_noticed(broken):
     def try_(history: History, questions: list[Question]) -> None:
         every_question_finds_the_best_at_any_time(history, questions, lambda: broken(SETS))
 
-    with pytest.raises(AssertionError, match=r"the best is found|comes out"):
+    with pytest.raises((AssertionError, ValueError), match=r"the best is found|comes out|is free already"):
         try_()
+
+
+@pytest.mark.parametrize(
+    "broken", [IndexThatForgetsWhoHadWork, IndexThatPunishesAbsence, IndexThatForgetsTurnsWithPrices]
+)
+def test_an_index_that_muddles_turns_is_noticed(broken):
+    with pytest.raises(AssertionError):
+        slots_keep_their_turns(broken(SETS))

@@ -15,7 +15,7 @@ from computepool.core.ledger.charging import price_seconds, split_price
 from computepool.core.market import cheapest
 from computepool.core.market.cheapest import OfferIndex
 from computepool.core.market.earnings import list_tier_earnings, owner_part
-from computepool.core.market.index import Deal, find_level, link_accounts
+from computepool.core.market.index import DealGroup, find_level, link_accounts
 from computepool.core.market.offers import (
     SECONDS_MIN_STEPS,
     Ask,
@@ -297,12 +297,12 @@ def test_control_a_planted_bug_in_the_index_is_noticed(monkeypatch, bug):
 
 
 DEALS = st.builds(
-    Deal,
+    DealGroup,
     bucket=st.just(BUCKETS[0]),
-    submitter_id=st.sampled_from(ACCOUNTS),
-    owner_id=st.sampled_from(ACCOUNTS),
     price_microcredits_per_hour=st.integers(0, 1_000),
+    deal_count=st.integers(1, 5),
     seconds=st.integers(0, 1_000),
+    is_linked=st.booleans(),
     is_private=st.booleans(),
 )
 
@@ -310,22 +310,20 @@ DEALS = st.builds(
 @QUICK
 @given(
     deals=st.lists(DEALS, max_size=12),
-    pairs=st.lists(st.tuples(st.sampled_from(ACCOUNTS), st.sampled_from(ACCOUNTS)), max_size=3),
     wash=st.lists(st.tuples(st.integers(0, 10**12), st.integers(1, 10**9)), max_size=6),
-    washer=st.sampled_from(ACCOUNTS),
+    private=st.booleans(),
 )
-def test_deals_within_a_group_never_move_the_index(deals, pairs, wash, washer):
-    links = link_accounts(pairs)
-    partners = [each for each in ACCOUNTS if links.get(each, each) == links.get(washer, washer)]
-    washed = [Deal(BUCKETS[0], washer, partners[-1], price, seconds) for price, seconds in wash]
-    before = find_level(deals, reference=100, links=links)
-    assert find_level([*deals, *washed], reference=100, links=links) == before
+def test_deals_within_a_group_never_move_the_index(deals, wash, private):
+    washed = [
+        DealGroup(BUCKETS[0], price, 1, seconds, is_linked=not private, is_private=private) for price, seconds in wash
+    ]
+    assert find_level([*deals, *washed], reference=100) == find_level(deals, reference=100)
 
 
 @QUICK
 @given(deals=st.lists(DEALS, max_size=12))
 def test_the_index_lies_within_what_was_paid(deals):
-    level = find_level(deals, reference=100, links={})
+    level = find_level(deals, reference=100)
     prices = [deal.price_microcredits_per_hour for deal in deals]
     assert level is None or min(prices) <= level.price_microcredits_per_hour <= max(prices)
 

@@ -42,6 +42,21 @@ def insert_point(**overrides: object) -> str:
     return f"INSERT INTO spot_history ({', '.join(values)}) VALUES ({', '.join(map(str, values.values()))})"
 
 
+def insert_index(**overrides: object) -> str:
+    values: dict[str, object] = {
+        "tier": "'cpu'",
+        "region": "'in'",
+        "at": "now()",
+        "price_microcredits_per_hour": 7,
+        "reference_microcredits_per_hour": 7,
+        "rate_card_version": "'0123456789abcdef'",
+        "deal_count": 1,
+        "seconds": 60,
+        **overrides,
+    }
+    return f"INSERT INTO price_index ({', '.join(values)}) VALUES ({', '.join(map(str, values.values()))})"
+
+
 def insert_card(version: str) -> str:
     return f"INSERT INTO rate_cards (version, content) VALUES ('{version}', '')"
 
@@ -56,6 +71,8 @@ POSSIBLE = [
     insert_state(direction=-1, busy_count=2, seconds_mean=1, spot_microcredits_per_hour=0),
     insert_point(),
     insert_point(slot_count=0, busy_count=0, spot_microcredits_per_hour=0),
+    insert_index(),
+    insert_index(reference_microcredits_per_hour=0, seconds=1),
 ]
 
 # The rows of tests/integration/test_schema.py's table, for the market.
@@ -78,4 +95,8 @@ IMPOSSIBLE = [
     ("spot_history_counts_check", insert_point(busy_count=3)),
     ("spot_history_counts_check", insert_point(busy_count=-1)),
     ("spot_history_counts_check", insert_point(waiting_count=-1)),
+    ("price_index_price_check", insert_index(price_microcredits_per_hour=0)),
+    ("price_index_price_check", insert_index(reference_microcredits_per_hour=-1)),
+    ("price_index_deals_check", insert_index(deal_count=0)),
+    ("price_index_deals_check", insert_index(seconds=0)),
 ]

@@ -149,7 +149,15 @@ def spot_without_force() -> None:
     PriceBook.ask = lambda self, slot, speed_tflops, floor: floor
 
 
+def index_of_everything() -> None:
+    """Whatever was paid is taken for a price that strangers pay."""
+    from computepool.core.market import index
+
+    index.is_evidence = lambda deals: True
+
+
 PLANTED_IN_PYTHON = {
+    "index_of_everything": index_of_everything,
     "spot_without_force": spot_without_force,
     "no_tenant_check": no_tenant_check,
     "answer_before_commit": answer_before_commit,

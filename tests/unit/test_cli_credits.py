@@ -18,6 +18,7 @@ from rich.console import Console
 from computepool.cli.credits import command, describe_credits, describe_payout, describe_top_up, history_table
 from computepool.cli.main import EXIT_REFUSED, run
 from computepool.cli.operator_credits import (
+    describe_rates,
     events_table,
     freezes_table,
     parse_cash,
@@ -32,6 +33,8 @@ from computepool.sdk import parse_amount
 from computepool.wire.credits import (
     AccountPayout,
     AccountTopUp,
+    CashRate,
+    CashRates,
     CashTerms,
     Credits,
     Freeze,
@@ -255,6 +258,21 @@ def test_an_operator_reads_whose_it_is_and_where_it_goes() -> None:
     said = draw(payouts_table([payout]))
     assert re.search(r"cafe1234 .* 77777777 +600 +INR 600.00 +manual +IN HDFC 1$", said, re.M)
     assert re.search(r"abcdef12 .* 77777777 +500 +INR 500.00 +CP-0000ABCDEF12 +manual", draw(top_ups_table([top_up])))
+
+
+def test_an_operator_reads_what_cash_is_worth_and_what_is_an_example() -> None:
+    rates = CashRates(
+        rates=[
+            CashRate(currency="INR", microcredits_per_minor_unit=10_000, is_example=False),
+            CashRate(currency="USD", microcredits_per_minor_unit=884_500, is_example=False),
+            CashRate(currency="JPY", microcredits_per_minor_unit=570_000, is_example=True),
+        ],
+        rates_on=NOW.date(),
+        warnings=[],
+    )
+    shown = " ".join(" ".join(describe_rates(rates)).split())
+    assert "INR 1 1 USD 1 88.45 JPY 1 0.57 an example, set by nobody" in shown
+    assert "Set by the operator, as of 2026-01-01." in shown
 
 
 def test_an_operator_reads_what_was_not_believed_and_who_is_frozen() -> None:

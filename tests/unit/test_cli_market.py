@@ -12,6 +12,7 @@ from computepool.cli import earnings, quote, run
 from computepool.cli.earnings import describe_earnings
 from computepool.cli.main import EXIT_REFUSED
 from computepool.cli.main import run as say
+from computepool.cli.market import describe_history, describe_market
 from computepool.cli.quote import describe_quote
 from computepool.core.market.price import PLAIN_WORDS, StartRefusal
 from computepool.wire.market import (
@@ -19,8 +20,15 @@ from computepool.wire.market import (
     CostRange,
     Earnings,
     FloorEarnings,
+    IndexLevel,
+    IndexPoint,
+    PriceIndex,
     Quote,
     QuotePlace,
+    Spot,
+    SpotHistory,
+    SpotPage,
+    SpotPoint,
     TierEarnings,
 )
 
@@ -169,6 +177,89 @@ def test_earnings_are_read_as_a_table_of_floors_and_one_of_tiers() -> None:
     assert "in use for 50 % of the last day" in shown
     assert "0 25.2 50 % 10.08 3.36 most 30 25.2 50 % 0 3.36 An hour" in shown
     assert "cpu 0.8 6.72 5.37 1.12" in shown
+
+
+# Prices for everybody
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+
+
+def make_spot(**overrides: Any) -> Spot:
+    fields: dict[str, Any] = {
+        "tier": "rtx-4090",
+        "region": "in",
+        "spot_microcredits_per_hour": 27_719_999,
+        "reference_microcredits_per_hour": 25_200_000,
+        "surge_ppm": 1_100_000,
+        "slot_count": 1_200,
+        "busy_count": 1_180,
+        "waiting_count": 400,
+        "contested": True,
+        "at": NOON,
+    }
+    return Spot(**(fields | overrides))
+
+
+def make_index(*prices: int, **overrides: Any) -> PriceIndex:
+    """Of one bucket; its level is the last price."""
+    fields = {"ratio_ppm": 1_050_000, "deal_count": 41, "seconds": 600}
+    points = [IndexPoint(at=NOON, price_microcredits_per_hour=price, **fields) for price in prices]
+    levels = [
+        IndexLevel(
+            tier="rtx-4090",
+            region="in",
+            price_microcredits_per_hour=price,
+            reference_microcredits_per_hour=25_200_000,
+            at=NOON,
+            **(fields | overrides),
+        )
+        for price in prices[-1:]
+    ]
+    return PriceIndex(hours=24.0, levels=levels, points=points)
+
+
+def make_history(*spots: int) -> SpotHistory:
+    points = [
+        SpotPoint(
+            at=NOON,
+            spot_microcredits_per_hour=spot,
+            reference_microcredits_per_hour=25_200_000,
+            surge_ppm=1_000_000,
+            rate_card_version="0123456789abcdef",
+            slot_count=1,
+            busy_count=0,
+            waiting_count=0,
+        )
+        for spot in spots
+    ]
+    return SpotHistory(tier="rtx-4090", region="in", points=points)
+
+
+def test_the_market_is_read_as_a_table_of_spot_usual_price_and_index() -> None:
+    page = SpotPage(
+        rate_card_version="0123456789abcdef",
+        tick_seconds=120,
+        spots=[make_spot(tier="cpu", contested=False), make_spot()],
+    )
+    shown = text_of(describe_market(page, make_index(26_460_000)))
+    assert "TIER REGION SPOT USUAL INDEX SLOTS BUSY WAITING" in shown
+    assert "cpu in 27.71 25.2 - 1,200 1,180 400 rtx-4090" in shown
+    assert "rtx-4090 in 27.71 25.2 26.46 1,200 1,180 400 spot or wait" in shown
+
+
+def test_where_nothing_was_lent_the_market_says_so() -> None:
+    page = SpotPage(rate_card_version="0123456789abcdef", tick_seconds=120, spots=[])
+    assert "Nothing has been lent here yet" in text_of(describe_market(page, make_index()))
+
+
+def test_the_history_of_one_tier_is_drawn_with_its_bounds() -> None:
+    shown = text_of(describe_history(make_history(20 * CREDIT, 25 * CREDIT, 30 * CREDIT), make_index(26_460_000)))
+    assert "rtx-4090 in the region in, the last 24 hours; credits per hour." in shown
+    assert "spot ▁▅█ 20 to 30" in shown
+    assert "Strangers paid 26.46, 105 % of the usual price: the median by time of 41 deals." in shown
+    bare = text_of(describe_history(make_history(20 * CREDIT), make_index(), ascii_only=True))
+    assert bare.isascii()
+    assert "index nothing in this time" in bare
 
 
 def test_the_table_of_all_tiers_stands_alone_too() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from computepool.core.payments.cash import CREDIT, SHIPPED_RATES, parse_minor, parse_rates, say_cash
+from computepool.core.payments.cash import CREDIT, EXAMPLE_RATES, parse_minor, parse_rates, say_cash
 from computepool.core.payments.errors import CurrencyMismatch
 from computepool.hub.config import HubSettings, PaymentKind
 from computepool.hub.payments.manual import ManualAdapter
@@ -46,13 +47,54 @@ def test_what_is_no_amount_of_a_currency_is_refused(text: str, currency: str) ->
 
 
 def test_a_credit_is_a_rupee() -> None:
-    assert SHIPPED_RATES["INR"] * 100 == CREDIT
+    assert EXAMPLE_RATES["INR"] * 100 == CREDIT
 
 
-def test_rates_add_to_those_that_are_shipped_or_replace_them() -> None:
-    assert parse_rates("") == SHIPPED_RATES
-    rates = parse_rates("USD=900000, BRL=150000")
-    assert (rates["USD"], rates["BRL"], rates["INR"]) == (900_000, 150_000, 10_000)
+def test_rates_add_to_the_examples_or_replace_them() -> None:
+    assert parse_rates("") == {}
+    assert parse_rates("USD=900000, BRL=150000") == {"USD": 900_000, "BRL": 150_000}
+    rates = make_book(cash_rates="USD=900000").list_rates()
+    assert rates == {
+        "INR": (10_000, False),
+        "EUR": (EXAMPLE_RATES["EUR"], True),
+        "GBP": (EXAMPLE_RATES["GBP"], True),
+        "USD": (900_000, False),
+    }
+
+
+ALL_RATES = "USD=900000 EUR=1000000 GBP=1100000"
+TODAY = date(2026, 1, 31)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, ["EUR, GBP, USD: the rates are the examples"]),
+        ({"cash_rates": "USD=900000", "cash_rates_date": "2026-01-31"}, ["EUR, GBP: the rates are the examples"]),
+        ({"cash_rates": ALL_RATES}, ["Nobody knows how old the rates of cash are"]),
+        ({"cash_rates": ALL_RATES, "cash_rates_date": "2026-01-24"}, []),
+        ({"cash_rates": ALL_RATES, "cash_rates_date": "2026-01-23"}, ["of 2026-01-23: 8 days old"]),
+        # Midnight does not come everywhere at once; a slip of the pen must not hold for ever.
+        ({"cash_rates": ALL_RATES, "cash_rates_date": "2026-02-01"}, []),
+        ({"cash_rates": ALL_RATES, "cash_rates_date": "2062-01-31"}, ["of a day that is yet to come"]),
+        ({"cash_rates": "USD=900000"}, ["EUR, GBP: the rates are", "Nobody knows how old"]),
+    ],
+)
+def test_rates_that_are_examples_or_old_are_spoken_of(settings: dict[str, str], said: list[str]) -> None:
+    warnings = make_book(**settings).list_warnings(today=TODAY)
+    assert len(warnings) == len(said)
+    for warning, words in zip(warnings, said, strict=True):
+        assert words in warning
+        assert "COMPUTEPOOL_HUB_CASH_RATES" in warning, "what to do about it"
+
+
+def test_in_a_demo_no_money_moves_and_nobody_is_warned() -> None:
+    assert make_book(demo=True).list_warnings(today=TODAY) == []
+
+
+def test_a_day_that_is_none_stops_the_hub() -> None:
+    with pytest.raises(InvalidSettings, match="CASH_RATES_DATE"):
+        make_book(cash_rates_date="2026-02-31")
 
 
 @pytest.mark.parametrize("text", ["USD", "USD=", "USD=0", "USD=1.5", "usd=5", "USD=9999999999999999", "USD=-5"])
@@ -71,7 +113,7 @@ def test_a_rate_that_is_none_stops_the_hub(text: str) -> None:
 def test_a_region_has_its_currency(country: str | None, currency: str) -> None:
     terms = make_book().for_country(country)
     assert terms.currency == currency
-    assert terms.microcredits_per_minor_unit == SHIPPED_RATES[currency]
+    assert terms.microcredits_per_minor_unit == EXAMPLE_RATES[currency]
     assert terms.payout_microcredits_min == 500 * CREDIT
 
 
@@ -91,7 +133,7 @@ def test_money_comes_in_by_every_currency_that_the_hub_takes_and_no_other() -> N
     book = make_book(cash_currency="EUR", cash_rates="CHF=900000")
     assert book.currencies == ["EUR", "GBP", "INR", "USD"]
     assert book.for_top_up("IN", None).currency == "INR"
-    assert book.for_top_up("IN", "GBP").microcredits_per_minor_unit == SHIPPED_RATES["GBP"]
+    assert book.for_top_up("IN", "GBP").microcredits_per_minor_unit == EXAMPLE_RATES["GBP"]
     # It has a rate, but no region is paid in it.
     with pytest.raises(CurrencyMismatch, match="EUR, GBP, INR, USD"):
         book.for_top_up("IN", "CHF")

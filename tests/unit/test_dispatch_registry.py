@@ -225,6 +225,34 @@ async def test_no_more_nodes_are_remembered_than_should_be_and_those_that_call_l
     assert {node_id for node_id, _ in list_free(registry)} == {NODE, node_number(4), node_number(5)}
 
 
+# Turns
+
+
+async def test_a_call_that_ends_and_comes_again_costs_no_turn_but_work_does(registry, record):
+    for node_id in (NODE, OTHER):
+        record.enrol(node_id, "cpu:0")
+    await load(registry, NODE, OTHER)
+
+    def find_next() -> NodeId:
+        best = registry.fleet.best(make_shape(), Preference.VALUE)
+        assert best is not None
+        return best.slot.node_id
+
+    for node_id in (NODE, OTHER):
+        registry.offer(node_id, ["cpu:0"])
+    first = find_next()
+    second = OTHER if first == NODE else NODE
+    registry.withdraw(first)
+    registry.offer(first, ["cpu:0"])
+    assert find_next() == first
+    registry.fleet.take(first, SlotName("cpu:0"))
+    registry.offer(first, ["cpu:0"])
+    assert find_next() == second
+    for node_id in (NODE, OTHER):
+        record.change(node_id, 0.9)
+    assert find_next() == second, "what is known of both has changed, and their turns have not"
+
+
 # What slots ask
 
 
@@ -233,8 +261,10 @@ class Market:
 
     def __init__(self) -> None:
         self.spot = 0
+        self.on_ask: Callable[[Slot], None] = lambda slot: None
 
     def ask(self, slot: Slot, speed_tflops: float, floor: int) -> int:
+        self.on_ask(slot)
         return max(floor, self.spot)
 
 
@@ -286,6 +316,26 @@ async def test_another_price_frees_no_slot_and_holds_for_what_is_offered_read_or
     record.enrol(NODE, "cpu:0", floor=20)
     await load(registry, NODE)
     assert list_prices(registry) == {NODE: 50}
+
+
+async def test_busy_slots_follow_a_price_when_they_are_offered_and_not_before(record):
+    market = Market()
+    registry = Registry(SETS, record, market.ask)
+    record.enrol(NODE, "cpu:0", floor=10)
+    record.enrol(OTHER, "cpu:0", floor=10)
+    await load(registry, NODE, OTHER)
+    for node_id in (NODE, OTHER):
+        registry.offer(node_id, ["cpu:0"])
+    registry.fleet.take(NODE, SlotName("cpu:0"))
+    asked: list[NodeId] = []
+    market.spot = 50
+    market.on_ask = lambda slot: asked.append(slot.node_id)
+    await registry.reprice()
+    assert asked == [OTHER]
+    for _ in range(2):
+        registry.offer(NODE, ["cpu:0"])
+    assert asked == [OTHER, NODE], "once is enough"
+    assert list_prices(registry) == {NODE: 50, OTHER: 50}
 
 
 async def test_a_node_that_is_forgotten_while_prices_change_is_no_mistake(record, monkeypatch):

@@ -111,7 +111,7 @@ def test_equals_and_loners_are_told_apart():
     assert "none scores higher" in say_choice(
         rank(make_candidates(10, 10), chosen=2), scored_count=2, fit_count=2, is_cut=False
     )
-    assert "equal scores" in say_choice(
+    assert "equal ones" in say_choice(
         rank(make_candidates(10, 10), chosen=1), scored_count=2, fit_count=2, is_cut=False
     )
     assert say_choice(rank(make_candidates(10), chosen=1), scored_count=1, fit_count=1, is_cut=False).startswith(

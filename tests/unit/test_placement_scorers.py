@@ -18,6 +18,7 @@ from computepool.core.placement.scorers import (
     default_tflops,
     list_score_lines,
     make_candidate,
+    round_reliability,
     score,
 )
 from computepool.core.placement.weights import WEIGHT_MAX, Preference, Weights
@@ -122,9 +123,29 @@ def test_among_equals_other_work_takes_the_tightest_fit():
 
 
 @pytest.mark.parametrize("gpu", [False, True])
+def test_who_came_back_from_work_first_is_next_among_those_that_are_alike(gpu):
+    one, other = (replace(CARD, slot=replace(CARD.slot, node_id=node_number(n))) for n in (1, 2))
+    assert break_tie(other, gpu=gpu, turn=3) < break_tie(one, gpu=gpu, turn=4)
+    assert break_tie(other, gpu=gpu) < break_tie(one, gpu=gpu, turn=1), "who has had none comes first of all"
+    faster = replace(one, speed_tflops=2 * CARD.speed_tflops)
+    assert not gpu or break_tie(faster, gpu=True, turn=9) < break_tie(other, gpu=True, turn=1)
+
+
+@pytest.mark.parametrize("gpu", [False, True])
 def test_ids_decide_at_last(gpu):
     one, other = (replace(CARD, slot=replace(CARD.slot, node_id=node_number(n))) for n in (1, 2))
     assert break_tie(one, gpu=gpu) < break_tie(other, gpu=gpu)
+
+
+# Reliability
+
+
+def test_reliability_is_compared_by_whole_percents_rounded_down():
+    made = [make_candidate(CARD.slot, price_microcredits_per_hour=1, reliability=r) for r in (0.9301, 0.9399, 0.94)]
+    assert [candidate.reliability for candidate in made] == [0.93, 0.93, 0.94]
+    for percent in range(101):
+        assert round_reliability(percent / 100) == percent / 100
+        assert round_reliability(percent / 100 - 1e-12) == percent / 100
 
 
 # Speed, first form

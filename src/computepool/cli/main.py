@@ -19,6 +19,7 @@ EXIT_INTERRUPTED = 130
 _COMMANDS = {
     "run": ("computepool.cli.run", "Run a script or a command on the grid and fetch what it makes."),
     "quote": ("computepool.cli.quote", "What a job would cost, hold and wait, before you submit it."),
+    "market": ("computepool.cli.market", "What an hour costs now and did before, and what was really paid."),
     "jobs": ("computepool.cli.jobs", "List your jobs, or show one with its slices and attempts."),
     "logs": ("computepool.cli.logs", "Print what a job wrote; follow it while it runs."),
     "why": (

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from computepool.sdk import Client
-    from computepool.wire.credits import AccountPayout, AccountTopUp, Freeze, Heard, ProviderEvent
+    from computepool.wire.credits import AccountPayout, AccountTopUp, CashRates, Freeze, Heard, ProviderEvent
 
 # As the wire knows them; named here so that --help imports nothing. A test holds them together.
 _PAYOUT_STATES = ("requested", "reserved", "approved", "sent", "unknown", "confirmed", "failed", "returned")
@@ -58,8 +58,48 @@ def list_payouts(state: str, as_json: bool, hub_url: str | None, key: str | None
     from computepool.core.payments.payout import PayoutState
 
     client = connect(hub_url, key)
+    _warn_of_rates(client.operator_credits.cash_rates())
     found = list(islice(client.operator_credits.payouts(state=PayoutState(state)), _SHOWN_MAX))
     print_json(found) if as_json else screen().print(payouts_table(found))
+
+
+@click.command("rates")
+@_as_json
+@hub_options
+def show_rates(as_json: bool, hub_url: str | None, key: str | None) -> None:
+    """For operators: what cash is worth here, and whether that can still be true."""
+    from computepool.cli.terminal import print_json
+
+    found = connect(hub_url, key).operator_credits.cash_rates()
+    if as_json:
+        print_json(found)
+        return
+    for line in describe_rates(found):
+        click.echo(line)
+    _warn_of_rates(found)
+
+
+def describe_rates(found: CashRates) -> list[str]:
+    from computepool.cli.why import lay_out
+    from computepool.core.payments.cash import count_minor_digits
+    from computepool.core.placement.price import format_credits
+
+    rows = [
+        (
+            f"{rate.currency} 1",
+            format_credits(rate.microcredits_per_minor_unit * 10 ** count_minor_digits(rate.currency)),
+            "an example, set by nobody" if rate.is_example else "",
+        )
+        for rate in found.rates
+    ]
+    since = f"Set by the operator, as of {found.rates_on.isoformat()}." if found.rates_on else "No date is set."
+    return [*lay_out(("CASH", "CREDITS", ""), rows, right=(1,)), "", since]
+
+
+def _warn_of_rates(found: CashRates) -> None:
+    """Beside the answer, so that programs can still read that."""
+    for warning in found.warnings:
+        click.secho(f"WARNING: {warning}", fg="yellow", err=True)
 
 
 @click.command("approve")
@@ -68,6 +108,7 @@ def list_payouts(state: str, as_json: bool, hub_url: str | None, key: str | None
 def approve(payout: str, hub_url: str | None, key: str | None) -> None:
     """For operators: let PAYOUT go out."""
     client = connect(hub_url, key)
+    _warn_of_rates(client.operator_credits.cash_rates())
     found = client.operator_credits.approve_payout(payout_id=_find_payout(client, payout, ("reserved", "approved")))
     click.echo(f"Payout {found.id} is {found.state.value}.")
 
@@ -207,7 +248,7 @@ def unfreeze(account: str, hub_url: str | None, key: str | None) -> None:
 
 operator_commands = (
     *(list_top_ups, list_payouts, approve, refuse, confirm, record, refund),
-    *(list_events, review, hear_again, list_freezes, unfreeze),
+    *(list_events, review, hear_again, list_freezes, unfreeze, show_rates),
 )
 
 

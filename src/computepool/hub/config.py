@@ -144,7 +144,17 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = _CASH.currency
     cash_rates: Annotated[
         str,
-        _meta("Microcredits per paisa, cent or other minor unit, such as USD=850000 EUR=950000. Empty: as shipped."),
+        _meta(
+            "Microcredits per paisa, cent or other minor unit, such as USD=850000 EUR=950000. What is not named has "
+            "the rate of an example, good enough for a demo and for nothing else."
+        ),
+    ] = ""
+    cash_rates_date: Annotated[
+        str,
+        _meta(
+            "The day that these rates are of, such as 2026-01-31. After a week the operator is told to set new ones.",
+            pattern=r"^(\d{4}-\d{2}-\d{2})?$",
+        ),
     ] = ""
     top_up_microcredits_min: Annotated[int, _meta("Least that can be topped up.", above=0, most=AMOUNT_MAX)] = (
         _CASH.top_up_microcredits_min

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from computepool import entropy, settings
+from computepool import clock, entropy, settings
 from computepool.core.errors import StoreError
 from computepool.core.jobs.polling import beat_seconds
 from computepool.hub.blobs.local import LocalBlobs
@@ -342,6 +342,8 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             log.info("hub_started url=%s demo=%s", self._hub.settings.url, self._hub.settings.demo)
+            for warning in self._hub.cash_book.list_warnings(today=clock.now().date()):
+                log.warning("cash_rates_doubtful %s", warning)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         asyncio.get_event_loop().call_soon_threadsafe(self._hub.close_calls)

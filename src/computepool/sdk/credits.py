@@ -18,6 +18,7 @@ from computepool.wire.credits import (
     AccountPayoutPage,
     AccountTopUp,
     AccountTopUpPage,
+    CashRates,
     Credits,
     Freeze,
     FreezePage,
@@ -136,6 +137,10 @@ class OperatorCredits:
             cursor = page.cursor
             if cursor is None:
                 return
+
+    def cash_rates(self) -> CashRates:
+        """What cash is worth at this hub, and what is wrong with that."""
+        return self._transport.call("GET", "/v1/operator/cash-rates", CashRates)
 
     def payouts(self, *, state: PayoutState = PayoutState.RESERVED) -> Iterator[AccountPayout]:
         """Everybody's, oldest first, fetched page by page."""

@@ -1,9 +1,9 @@
-"""Prices over the hub's API: the rate card, spot and its history, and what a machine would earn."""
+"""Prices over the hub's API: the rate card, spot and its history, the index, and what a machine would earn."""
 
 from __future__ import annotations
 
 from computepool.sdk.transport import Transport
-from computepool.wire.market import Earnings, RateCard, SpotHistory, SpotPage
+from computepool.wire.market import Earnings, PriceIndex, RateCard, SpotHistory, SpotPage
 
 
 class MarketClient:
@@ -22,6 +22,11 @@ class MarketClient:
     def history(self, *, tier: str, region: str = "default", hours: float = 24.0) -> SpotHistory:
         params = {"tier": tier, "region": region, "hours": hours}
         return self._transport.call("GET", "/v1/market/history", SpotHistory, params=params)
+
+    def index(self, *, tier: str | None = None, region: str = "default", hours: float = 24.0) -> PriceIndex:
+        """What an hour really cost between strangers; of one tier and region with its history."""
+        params = {"tier": tier, "region": region, "hours": hours}
+        return self._transport.call("GET", "/v1/market/index", PriceIndex, params=params)
 
     def earnings(self, *, tier: str | None = None, country: str | None = None) -> Earnings:
         """Of one's own machines; or of one of a tier, in a country (ISO-2)."""

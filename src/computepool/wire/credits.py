@@ -5,7 +5,7 @@ Amounts are whole microcredits; cash is in whole minor units (paise, cents) of i
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from uuid import UUID
 
 import msgspec
@@ -199,6 +199,24 @@ class ReviewEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     provider: str
     event_id: str
     note: str = ""
+
+
+class CashRate(msgspec.Struct, frozen=True, kw_only=True):
+    # ISO 4217.
+    currency: str
+    microcredits_per_minor_unit: int
+    # Shipped with the hub and set by nobody: good enough for a demo.
+    is_example: bool
+
+
+class CashRates(msgspec.Struct, frozen=True, kw_only=True):
+    """What cash is worth at this hub."""
+
+    rates: list[CashRate]
+    # The day that the operator's are of.
+    rates_on: date | None
+    # What should be mended before money moves, in words; empty: nothing.
+    warnings: list[str]
 
 
 class Freeze(msgspec.Struct, frozen=True, kw_only=True):

@@ -86,6 +86,42 @@ class SpotHistory(msgspec.Struct, frozen=True, kw_only=True):
     points: list[SpotPoint]
 
 
+class IndexPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What an hour cost between strangers: the median by seconds of what was paid for up to this moment."""
+
+    at: datetime
+    price_microcredits_per_hour: int
+    # Of the reference price of that time, in parts in a million.
+    ratio_ppm: int
+    # What it stands on.
+    deal_count: int
+    seconds: int
+
+
+class IndexLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """The same of one tier in one region of the rate card, over all of the hours that were asked for."""
+
+    tier: str
+    region: str
+    price_microcredits_per_hour: int
+    reference_microcredits_per_hour: int
+    ratio_ppm: int
+    deal_count: int
+    seconds: int
+    # The last tick that had deals.
+    at: datetime
+
+
+class PriceIndex(msgspec.Struct, frozen=True, kw_only=True):
+    """Deals with oneself and between linked accounts do not count."""
+
+    hours: float
+    # Where something was paid for in this time.
+    levels: list[IndexLevel]
+    # Of the one tier and region that was asked for, oldest first; long spans are thinned out.
+    points: list[IndexPoint]
+
+
 class QuoteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     requirements: Requirements = Requirements()
     slice_count: int = 1

@@ -1,4 +1,4 @@
-"""The price index: what an hour really cost, from deals between strangers, and the points of its history.
+"""The price index: what an hour really cost between strangers.
 
 Deals with oneself, with a linked account or in a private pool are no evidence of a price and never enter. Of the rest
 the median by seconds counts, so that a few deals at odd prices do not move it either.
@@ -6,9 +6,9 @@ the median by seconds counts, so that a few deals at odd prices do not move it e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from computepool.core.ids import AccountId
 from computepool.core.market.ppm import to_ppm
@@ -19,14 +19,16 @@ Links = Mapping[AccountId, AccountId]
 
 
 @dataclass(frozen=True, slots=True)
-class Deal:
-    """An attempt that was paid."""
+class DealGroup:
+    """Attempts that were paid, of one bucket and at about one price, alike in what they are evidence of."""
 
     bucket: Bucket
-    submitter_id: AccountId
-    owner_id: AccountId
     price_microcredits_per_hour: int
+    deal_count: int
+    # Of all of them.
     seconds: int
+    # Between an account and itself, or one that is linked with it.
+    is_linked: bool = False
     is_private: bool = False
 
 
@@ -42,25 +44,8 @@ class Level:
     seconds: int
 
 
-@dataclass(frozen=True, slots=True)
-class PricePoint:
-    """One row of the published history: a tick of one bucket."""
-
-    at: datetime
-    bucket: Bucket
-    card_version: str
-    spot_microcredits_per_hour: int
-    surge_ppm: int
-    slot_count: int
-    busy_count: int
-    # Slices that would pay spot.
-    waiting_count: int
-    # Of the deals that were settled since the last point; None if there was none that counts.
-    level: Level | None
-
-
 def link_accounts(pairs: Iterable[tuple[AccountId, AccountId]]) -> dict[AccountId, AccountId]:
-    """Groups of all who are linked, directly or through others: by a payout address, a means of payment, a team."""
+    """Groups of all who are linked, directly or through others, such as by a place that they are paid out to."""
     group: dict[AccountId, AccountId] = {}
 
     def find(account_id: AccountId) -> AccountId:
@@ -76,30 +61,37 @@ def link_accounts(pairs: Iterable[tuple[AccountId, AccountId]]) -> dict[AccountI
     return {account_id: find(account_id) for account_id in list(group)}
 
 
-def are_linked(one: AccountId, other: AccountId, links: Links) -> bool:
-    return links.get(one, one) == links.get(other, other)
+def is_evidence(deals: DealGroup) -> bool:
+    """Whether they say what strangers pay."""
+    return deals.seconds > 0 and not deals.is_private and not deals.is_linked
 
 
-def is_evidence(deal: Deal, links: Links) -> bool:
-    """Whether this deal says what strangers pay."""
-    return deal.seconds > 0 and not deal.is_private and not are_linked(deal.submitter_id, deal.owner_id, links)
+def list_levels(deals: Iterable[DealGroup], reference_of: Callable[[Bucket], int]) -> dict[Bucket, Level]:
+    """Of every bucket that has evidence."""
+    by_bucket: defaultdict[Bucket, list[DealGroup]] = defaultdict(list)
+    for each in deals:
+        by_bucket[each.bucket].append(each)
+    found = {bucket: find_level(each, reference=reference_of(bucket)) for bucket, each in by_bucket.items()}
+    return {bucket: level for bucket, level in found.items() if level is not None}
 
 
-def find_level(deals: Iterable[Deal], *, reference: int, links: Links) -> Level | None:
+def find_level(deals: Iterable[DealGroup], *, reference: int) -> Level | None:
     """Of deals in one bucket; None when none of them is evidence."""
-    counted = sorted((deal.price_microcredits_per_hour, deal.seconds) for deal in deals if is_evidence(deal, links))
+    counted = sorted(
+        (each.price_microcredits_per_hour, each.seconds, each.deal_count) for each in deals if is_evidence(each)
+    )
     if not counted:
         return None
-    seconds = sum(each for _, each in counted)
-    price = find_median(counted, seconds)
-    return Level(price, to_ppm(price, max(reference, 1)), len(counted), seconds)
+    price = find_median([(price, seconds) for price, seconds, _ in counted])
+    deal_count, seconds = sum(count for _, _, count in counted), sum(seconds for _, seconds, _ in counted)
+    return Level(price, to_ppm(price, max(reference, 1)), deal_count, seconds)
 
 
-def find_median(counted: Sequence[tuple[int, int]], seconds: int) -> int:
+def find_median(counted: Sequence[tuple[int, int]]) -> int:
     """Of (price, seconds) in rising order: the first price that covers half of the seconds."""
-    covered = 0
-    for price, each in counted:
-        covered += each
-        if covered * 2 >= seconds:
+    total, covered = sum(seconds for _, seconds in counted), 0
+    for price, seconds in counted:
+        covered += seconds
+        if covered * 2 >= total:
             return price
     raise ValueError("there is no median of nothing")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import date
 from types import MappingProxyType
 
 from computepool.core.ledger.amount import AMOUNT_MAX, Microcredits, find_amount_fault
@@ -12,11 +13,14 @@ from computepool.core.ledger.amount import AMOUNT_MAX, Microcredits, find_amount
 CREDIT = 1_000_000
 # 1 credit = INR 1 = 100 paise.
 MICROCREDITS_PER_PAISA = CREDIT // 100
-# What a hub pays and takes unless its operator says otherwise. The rupee is what a credit is; the others were about
-# right when this was written, and whoever moves much money in them sets the rate of their day.
-SHIPPED_RATES: Mapping[str, int] = MappingProxyType(
-    {"INR": MICROCREDITS_PER_PAISA, "USD": 850_000, "EUR": 950_000, "GBP": 1_100_000}
+HOME_CURRENCY = "INR"
+# Microcredits per minor unit. The rupee is what a credit is. The others are examples, about right when this was
+# written, so that a demo runs: whoever moves money in them sets the rates of the day.
+EXAMPLE_RATES: Mapping[str, int] = MappingProxyType(
+    {HOME_CURRENCY: MICROCREDITS_PER_PAISA, "USD": 850_000, "EUR": 950_000, "GBP": 1_100_000}
 )
+# Older ones are spoken of: somebody could pay in by one currency, cash out by another and live on the difference.
+RATES_DAYS_MAX = 7
 _CURRENCY = re.compile(r"[A-Z]{3}\Z")
 _RATE = re.compile(r"([A-Z]{3})=([0-9]{1,15})\Z", re.ASCII)
 _MAJOR = re.compile(r"([0-9]{1,13})(?:\.([0-9]{1,3}))?\Z", re.ASCII)
@@ -67,8 +71,8 @@ def is_currency(text: str) -> bool:
 
 
 def parse_rates(text: str) -> Mapping[str, int]:
-    """`USD=850000 EUR=950000`: microcredits per minor unit. What is not named is as shipped. Raises ValueError."""
-    rates = dict(SHIPPED_RATES)
+    """`USD=850000 EUR=950000`: microcredits per minor unit. Raises ValueError."""
+    rates = {}
     for word in text.replace(",", " ").split():
         match = _RATE.match(word)
         if match is None or find_amount_fault(int(match[2])):
@@ -77,16 +81,44 @@ def parse_rates(text: str) -> Mapping[str, int]:
     return MappingProxyType(rates)
 
 
+def list_rate_warnings(
+    used: Collection[str], set_by_operator: Collection[str], *, rates_on: date | None, today: date
+) -> list[str]:
+    """What is wrong with the rates of these currencies, and what to do about it. A rupee is a rupee on any day."""
+    foreign = set(used) - {HOME_CURRENCY}
+    examples = sorted(foreign - set(set_by_operator))
+    warnings = []
+    if examples:
+        warnings.append(
+            f"{', '.join(examples)}: the rates are the examples that come with the hub. Set those of the day in "
+            "COMPUTEPOOL_HUB_CASH_RATES, and the day in COMPUTEPOOL_HUB_CASH_RATES_DATE."
+        )
+    if foreign <= set(examples):
+        return warnings
+    if rates_on is None:
+        warnings.append("Nobody knows how old the rates of cash are. Set COMPUTEPOOL_HUB_CASH_RATES_DATE.")
+    elif not -1 <= (age := (today - rates_on).days) <= RATES_DAYS_MAX:
+        how = f"{age:,} days old" if age > 0 else "of a day that is yet to come"
+        mend = "Set COMPUTEPOOL_HUB_CASH_RATES and its date anew."
+        warnings.append(f"The rates of cash are of {rates_on.isoformat()}: {how}. {mend}")
+    return warnings
+
+
+def count_minor_digits(currency: str) -> int:
+    """Behind the point."""
+    return _DIGITS.get(currency, 2)
+
+
 def say_cash(currency: str, minor: int) -> str:
     """As banks write it: `INR 1,500.00`."""
-    digits = _DIGITS.get(currency, 2)
+    digits = count_minor_digits(currency)
     whole, rest = divmod(minor, 10**digits)
     return f"{currency} {whole:,}" + (f".{rest:0{digits}d}" if digits else "")
 
 
 def parse_minor(text: str, currency: str) -> int:
     """`1500` or `1500.5` of a currency, in its minor units. Raises ValueError for what is finer, or no amount."""
-    digits = _DIGITS.get(currency, 2)
+    digits = count_minor_digits(currency)
     match = _MAJOR.match(text)
     if match is None or len(match[2] or "") > digits:
         example = "1500" + (f".{'50'.ljust(digits, '0')}" if digits else "")

@@ -80,7 +80,7 @@ def say_choice(ranked: Sequence[Ranked], *, scored_count: int, fit_count: int, i
     if best.chosen:
         return f"Of {fitting} that fit, it has the highest score today: {_say_lead(best, ranked[1])}."
     if best.total - chosen.total <= NEAR:
-        return f"Of {fitting} that fit, none scores higher today; equal ones are told apart by what spares the fleet."
+        return f"Of {fitting} that fit, none scores higher today; {_TIES}."
     reason = "The best of them is busy now, as it may have been then"
     if not best.busy:
         reason = "The best of them is free now; then it may have been busy, dearer or away"
@@ -96,10 +96,12 @@ def _say_lead(best: Ranked, following: Ranked) -> str:
         if abs(ours.points - theirs.points) > NEAR
     ]
     if not gaps:
-        return "equal scores are told apart by what spares the fleet"
+        return _TIES
     gap, scorer = max(gaps)
     return f"mostly for its {_MERITS[scorer]}, {_say_ratio(gap)} the next one's"
 
+
+_TIES = "equal ones are told apart by what spares the fleet, then by who has been without work for longest"
 
 _MERITS = {
     "price": "price",

@@ -48,12 +48,15 @@ _REGION, _TIER, _GPU = range(6, 9)
 
 # (score, negated; what breaks ties, ending in a number of its own; the slot). The smallest is the best.
 _Key = tuple[float, tuple[Any, ...], "_Entry"]
+# Where the turn stands in what breaks ties: before two ids and that number.
+_TURN = -4
 
 
 class FleetIndex:
     """Slots that may be given work, and which of them are free.
 
-    `add`, `update` and `remove` follow what is known of a node; `take` and `give` follow leases and are cheaper.
+    `add`, `update` and `remove` follow what is known of a node; `take` and `give` follow leases and are cheaper. Of
+    slots that are alike the one that has been without work for longest is the best: work goes round.
     """
 
     def __init__(self, sets: Mapping[str, Weights]) -> None:
@@ -70,6 +73,8 @@ class FleetIndex:
         self._masks: dict[tuple[int, Any], _Mask] = {}
         self._free_count = 0
         self._entry_count = 0
+        # Grows with every slot that comes back from work.
+        self._turn = 0
         for name, weights in sets.items():
             self._order_by(name, weights)
         # GPU work never asks for the order of CPU slots.
@@ -125,7 +130,7 @@ class FleetIndex:
             return
         free = entry.free
         self._forget(key)
-        self._insert(candidate, free=free)
+        self._insert(candidate, free=free, turn=entry.turn, worked=entry.worked)
 
     def remove(self, node_id: NodeId, slot_name: SlotName) -> None:
         """KeyError if it is not known."""
@@ -133,20 +138,33 @@ class FleetIndex:
             raise KeyError((node_id, slot_name))
 
     def take(self, node_id: NodeId, slot_name: SlotName) -> Candidate:
-        """The slot is busy from now on. The lists learn of it when somebody next looks there."""
+        """The slot has work from now on. The lists learn of it when somebody next looks there."""
+        entry = self._take(node_id, slot_name)
+        entry.worked = True
+        return entry.candidate
+
+    def withdraw(self, node_id: NodeId, slot_name: SlotName) -> None:
+        """The slot is not offered for now, and comes back to the place that it has."""
+        self._take(node_id, slot_name)
+
+    def _take(self, node_id: NodeId, slot_name: SlotName) -> _Entry:
         entry = self._entries[node_id, slot_name]
         if not entry.free:
             raise ValueError(f"slot {slot_name} of node {node_id} is taken already")
         entry.free = False
         entry.leaf.free_count -= 1
         self._free_count -= 1
-        return entry.candidate
+        return entry
 
     def give(self, node_id: NodeId, slot_name: SlotName) -> None:
-        """The slot is free again."""
+        """The slot is free again. If it has had work, those that are like it and free already come before it."""
         entry = self._entries[node_id, slot_name]
         if entry.free:
             raise ValueError(f"slot {slot_name} of node {node_id} is free already")
+        if entry.worked:
+            entry.worked = False
+            self._turn += 1
+            entry.turn = self._turn
         entry.free = True
         entry.leaf.free_count += 1
         self._free_count += 1
@@ -235,8 +253,9 @@ class FleetIndex:
                     break
                 entry = key[2]
                 if entry.free and plan.passes(entry) and entry.candidate.slot.node_id != avoid:
-                    insort(found, key)
-                    fitting += 1
+                    insort(found, _renew(key))
+                    # One that stands too far in front may yet fall behind the next ones.
+                    fitting += key[1][_TURN] == entry.turn
         return [key[2].candidate for key in found[:k]]
 
     def count_feasible(self, shape: Shape, *, ceiling: int | None = None, limit: int | None = None) -> int:
@@ -257,14 +276,12 @@ class FleetIndex:
 
     # Slots in and out of leaves
 
-    def _insert(self, candidate: Candidate, *, free: bool) -> None:
+    def _insert(self, candidate: Candidate, *, free: bool, turn: int = 0, worked: bool = False) -> None:
         self._entry_count += 1
-        entry = _Entry(candidate, self._entry_count, free)
+        entry = _Entry(candidate, self._entry_count, free, turn, worked)
         gpu_slot = candidate.slot.kind is SlotKind.GPU
         leaf = self._leaf_of(gpu_slot, entry)
-        # A CPU slot is never asked for by GPU work.
-        orderings = self._orderings if gpu_slot else self._cpu_orderings
-        entry.keys = _make_keys(entry, orderings)
+        entry.keys = _make_keys(entry, self._orderings_of(entry))
         entry.leaf = leaf
         leaf.hold(entry)
         self._entries[candidate.slot.node_id, candidate.slot.name] = entry
@@ -274,6 +291,10 @@ class FleetIndex:
             self._offer(entry)
         if len(leaf.entries) > leaf.size_max:
             self._halve(leaf)
+
+    def _orderings_of(self, entry: _Entry) -> list[_Ordering]:
+        """A CPU slot is never asked for by GPU work."""
+        return self._orderings if entry.candidate.slot.kind is SlotKind.GPU else self._cpu_orderings
 
     def _forget(self, key: tuple[NodeId, SlotName]) -> bool:
         entry = self._entries.pop(key, None)
@@ -290,13 +311,17 @@ class FleetIndex:
         """Makes sure that a free slot is found: it stands in every list, and its leaf not behind it in any order."""
         leaf = entry.leaf
         bounds = leaf.bounds
-        for number, key in entry.keys:
-            if not entry.listed >> number & 1:
-                entry.listed |= 1 << number
-                leaf.fresh[number].append(key)
+        for ordering, known in zip(self._orderings_of(entry), entry.keys, strict=True):
+            number = ordering.number
+            if entry.listed >> number & 1:
+                # Its leaf does not stand behind what is listed, be that free or busy, nor behind a later turn of it.
+                continue
+            key = _renew(known)
+            entry.listed |= 1 << number
+            leaf.fresh[number].append(key)
             bound = bounds[number]
             if bound is None or key < bound:
-                self._orderings[number].move(leaf, key)
+                ordering.move(leaf, key)
 
     # Leaves
 
@@ -433,15 +458,19 @@ class _Ordering:
 class _Entry:
     """A slot as the index keeps it. Identity is all: an update makes a new one."""
 
-    __slots__ = ("candidate", "free", "gates", "keys", "leaf", "listed", "region", "serial")
+    __slots__ = ("candidate", "free", "gates", "keys", "leaf", "listed", "region", "serial", "turn", "worked")
 
     leaf: _Leaf
 
-    def __init__(self, candidate: Candidate, serial: int, free: bool) -> None:
+    def __init__(self, candidate: Candidate, serial: int, free: bool, turn: int, worked: bool) -> None:
         slot = candidate.slot
         self.candidate = candidate
         self.serial = serial
         self.free = free
+        # When it last came back from work; 0: it has had none here. Keys with an earlier turn stand too far in front.
+        self.turn = turn
+        # Busy, and with work.
+        self.worked = worked
         self.gates = (
             slot.vram_bytes,
             slot.cores,
@@ -451,20 +480,24 @@ class _Entry:
             -candidate.price_microcredits_per_hour,
         )
         self.region = slot.region
-        # The number of each ordering it takes part in, and its key there.
-        self.keys: tuple[tuple[int, _Key], ...] = ()
+        # Its key in each ordering that it takes part in, perhaps of an earlier turn.
+        self.keys: tuple[_Key, ...] = ()
         # One bit per ordering in whose list (or among whose fresh ones) it stands.
         self.listed = 0
 
 
-def _make_keys(entry: _Entry, orderings: list[_Ordering]) -> tuple[tuple[int, _Key], ...]:
+def _make_keys(entry: _Entry, orderings: list[_Ordering]) -> tuple[_Key, ...]:
     candidate = entry.candidate
     values = {gpu: list_values(candidate, _MODEST[gpu]) for gpu in (False, True)}
     # The serial number keeps an entry apart from the outdated one of the same slot that may still stand in a list.
-    ties = {gpu: (*break_tie(candidate, gpu=gpu), entry.serial) for gpu in (False, True)}
-    return tuple(
-        (each.number, (-add_up(each.factors, values[each.gpu]), ties[each.gpu], entry)) for each in orderings
-    )
+    ties = {gpu: (*break_tie(candidate, gpu=gpu, turn=entry.turn), entry.serial) for gpu in (False, True)}
+    return tuple((-add_up(each.factors, values[each.gpu]), ties[each.gpu], entry) for each in orderings)
+
+
+def _renew(key: _Key) -> _Key:
+    """With the turn that the slot has now. It only grows: an old key stands too far in front, never too far back."""
+    score, tie, entry = key
+    return key if tie[_TURN] == entry.turn else (score, (*tie[:_TURN], entry.turn, *tie[_TURN + 1 :]), entry)
 
 
 def _make_modest_shape(gpu: bool) -> Shape:
@@ -571,6 +604,8 @@ class _Leaf:
     def drop(self, entry: _Entry) -> None:
         """It stays in the lists until somebody comes by, but never do outdated ones outnumber the others."""
         self.entries.discard(entry)
+        # An entry and its keys name each other; let go of, they need no collector to be freed.
+        entry.keys = ()
         self.outdated_count += 1
         if self.outdated_count > CUT_SIZE_MIN + len(self.entries):
             self.outdated_count = 0
@@ -579,7 +614,8 @@ class _Leaf:
                     keys[:] = [key for key in keys if key[2] in self.entries]
 
     def settle(self, number: int) -> _Key | None:
-        """Sorts in what is fresh, lets go of the busy ones in front, and returns the best."""
+        """Sorts in what is fresh, lets go of the busy ones in front, puts those back whose turn is later by now, and
+        returns the best."""
         keys, fresh = self.lists[number], self.fresh[number]
         if fresh:
             if len(fresh) * 16 > len(keys):
@@ -589,15 +625,21 @@ class _Leaf:
                 for key in fresh:
                     insort(keys, key)
             fresh.clear()
-        busy = 0
+        passed = 0
+        late: list[_Key] = []
         for key in keys:
             entry = key[2]
-            if entry.free:
+            if not entry.free:
+                entry.listed &= ~(1 << number)
+            elif key[1][_TURN] == entry.turn:
                 break
-            entry.listed &= ~(1 << number)
-            busy += 1
-        if busy:
-            del keys[:busy]
+            else:
+                late.append(_renew(key))
+            passed += 1
+        if passed:
+            del keys[:passed]
+            for key in late:
+                insort(keys, key)
         return keys[0] if keys else None
 
     def estimate(self, number: int) -> _Key | None:
@@ -608,6 +650,7 @@ class _Leaf:
         """The first slot that passes and beats the chosen one, and whether the leaf has refused too often by now."""
         refusal_count = busy = 0
         found = None
+        late: list[_Key] = []
         vram_wish, cores_wish, ram_wish, disk_wish, isolation_wish, price_wish = plan.wish
         regions = plan.regions
         for key in self.lists[number]:
@@ -630,12 +673,28 @@ class _Leaf:
             ):
                 refusal_count += 1
             elif entry.candidate.slot.node_id != avoid:
-                found = key
-                break
+                if key[1][_TURN] == entry.turn:
+                    found = key
+                    break
+                late.append(key)
+        if late:
+            renewed = min(self._put_back(number, late))
+            if (found is None or renewed < found) and (chosen is None or renewed < chosen):
+                found = renewed
         if busy > BUSY_MAX:
             self._let_go_of_busy(number)
         self.refusal_count += refusal_count
         return found, refusal_count > 0 and self.refusal_count >= len(self.entries)
+
+    def _put_back(self, number: int, late: list[_Key]) -> list[_Key]:
+        """To where their turns are by now."""
+        keys = self.lists[number]
+        renewed = [_renew(key) for key in late]
+        for key in late:
+            del keys[bisect_left(keys, key)]
+        for key in renewed:
+            insort(keys, key)
+        return renewed
 
     def _let_go_of_busy(self, number: int) -> None:
         keys = self.lists[number]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import log
+from math import floor, log
 
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot, SlotKind, tightness
@@ -38,6 +38,9 @@ DECLARED_SPEED_RATIO_MAX = 1.25
 PRICE_MICROCREDITS_MIN = 1
 SPEED_TFLOPS_MIN = 1e-3
 RELIABILITY_MIN = 1e-4
+# Nodes are compared by whole percents of reliability. Every finished attempt moves the bound a little; told apart by
+# that little, whoever has just worked would be better than its equals and work again.
+RELIABILITY_STEPS = 100
 
 # More than all other values together can make: with weights of at most 10 they stay within 10 x (44 + 14 + 10 + 2).
 GPU_SPARED = 1_000.0
@@ -58,7 +61,12 @@ def make_candidate(
 ) -> Candidate:
     default = default_tflops(slot)
     speed = default if declared_tflops is None else min(declared_tflops, default * DECLARED_SPEED_RATIO_MAX)
-    return Candidate(slot, speed, price_microcredits_per_hour, reliability)
+    return Candidate(slot, speed, price_microcredits_per_hour, round_reliability(reliability))
+
+
+def round_reliability(bound: float) -> float:
+    """Downward; what is a hair below a whole percent for the sake of its last bits counts as that percent."""
+    return floor(bound * RELIABILITY_STEPS + 1e-6) / RELIABILITY_STEPS
 
 
 def default_tflops(slot: Slot) -> float:
@@ -150,12 +158,12 @@ def add_up(factors: tuple[float, ...], values: list[float]) -> float:
     return total
 
 
-def break_tie(candidate: Candidate, *, gpu: bool) -> tuple[object, ...]:
+def break_tie(candidate: Candidate, *, gpu: bool, turn: int = 0) -> tuple[object, ...]:
     """Among equal scores the smallest of these wins: GPU work takes the faster card, other work the tightest fit.
 
-    Ids end it, so that the choice is the same whatever order the nodes called in.
+    Of slots that are alike in that too, the one that came back from work first is next: its turn is the lowest. Ids
+    end it, so that the choice is the same whatever order the nodes called in.
     """
     slot = candidate.slot
-    if gpu:
-        return (-candidate.speed_tflops, str(slot.node_id), slot.name)
-    return tightness(slot)
+    fit = (-candidate.speed_tflops,) if gpu else tightness(slot)
+    return (*fit, turn, str(slot.node_id), slot.name)

@@ -28,13 +28,6 @@ class Slot:
     isolation: IsolationLevel
 
 
-def tightness(slot: Slot) -> tuple[bool, int, int, int, str, str]:
-    """Smallest first; the ids make the order the same whatever order the nodes called in."""
-    return (
-        slot.kind is SlotKind.GPU,
-        slot.vram_bytes,
-        slot.cores,
-        slot.ram_bytes,
-        str(slot.node_id),
-        slot.name,
-    )
+def tightness(slot: Slot) -> tuple[bool, int, int, int]:
+    """Smallest first."""
+    return slot.kind is SlotKind.GPU, slot.vram_bytes, slot.cores, slot.ram_bytes

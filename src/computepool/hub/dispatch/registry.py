@@ -15,7 +15,7 @@ from typing import TypeAlias
 from computepool import clock
 from computepool.core.ids import NodeId, SlotName
 from computepool.core.placement.fleet import FleetIndex
-from computepool.core.placement.scorers import Candidate, make_candidate
+from computepool.core.placement.scorers import Candidate, make_candidate, round_reliability
 from computepool.core.placement.slot import Slot
 from computepool.core.placement.weights import Weights
 from computepool.hub.dispatch.evidence import Evidence
@@ -25,8 +25,8 @@ from computepool.hub.store.connect import Connection
 # What is known of a node is read again after this long, in case a change was not heard of.
 MEMORY_SECONDS = 60.0
 REMEMBERED_MAX = 200_000
-# Nodes whose slots get another price before calls are served again.
-REPRICED_AT_ONCE = 200
+# Slots that get another price before calls are served again: some milliseconds.
+REPRICED_AT_ONCE = 100
 
 # Slot, its speed and its owner's floor -> what it is offered for, in microcredits per hour.
 Ask: TypeAlias = Callable[[Slot, float, int], int]
@@ -42,6 +42,8 @@ class _Known:
     # Microcredits per hour.
     floor: int
     candidates: dict[SlotName, Candidate]
+    # The number of the change of prices that they have followed.
+    pricing: int
 
 
 class Registry:
@@ -51,6 +53,8 @@ class Registry:
         self._ask = ask
         evidence.on_change = self._update_reliability
         self._nodes: OrderedDict[NodeId, _Known] = OrderedDict()
+        # How often prices have changed.
+        self._pricing = 0
 
     def __contains__(self, node_id: object) -> bool:
         return node_id in self._nodes
@@ -92,7 +96,7 @@ class Registry:
                 self.fleet.update(candidates[name])
             else:
                 self.fleet.remove(node_id, name)
-        self._nodes[node_id] = _Known(clock.seconds() + MEMORY_SECONDS, floor, candidates)
+        self._nodes[node_id] = _Known(clock.seconds() + MEMORY_SECONDS, floor, candidates, self._pricing)
         while len(self._nodes) > REMEMBERED_MAX:
             self.forget(next(iter(self._nodes)))
 
@@ -113,6 +117,8 @@ class Registry:
         if known is None:
             return
         self._nodes.move_to_end(node_id)
+        if known.pricing != self._pricing:
+            self._reprice(known)
         for name in names:
             candidate = known.candidates.get(SlotName(name))
             if candidate is None:
@@ -130,7 +136,7 @@ class Registry:
         for name in known.candidates if names is None else names:
             key = (node_id, SlotName(name))
             if key in self.fleet and self.fleet.is_free(*key):
-                self.fleet.take(*key)
+                self.fleet.withdraw(*key)
 
     def _update_reliability(self, node_ids: Iterable[NodeId]) -> None:
         """New evidence about these nodes: their slots move in the order of scores."""
@@ -139,20 +145,28 @@ class Registry:
             if known is None:
                 continue
             for old in list(known.candidates.values()):
-                bound = self._evidence.bound(node_id, old.slot.kind)
+                bound = round_reliability(self._evidence.bound(node_id, old.slot.kind))
                 if bound == old.reliability:
                     continue
                 self._replace(known, Candidate(old.slot, old.speed_tflops, old.price_microcredits_per_hour, bound))
 
     async def reprice(self) -> None:
-        """What slots ask may have changed: they move in the order of scores, some at a time so that calls go on."""
-        for number, node_id in enumerate(list(self._nodes), start=1):
-            if node_id in self._nodes:
-                self._reprice(self._nodes[node_id])
-            if number % REPRICED_AT_ONCE == 0:
+        """What slots ask may have changed: those that are free move in the order of scores, some at a time so that
+        calls go on. Where spot has force most slots are busy: those follow when they are next offered."""
+        self._pricing += 1
+        looked = 0
+        for node_id in {candidate.slot.node_id for candidate in self.fleet}:
+            known = self._nodes.get(node_id)
+            if known is None or known.pricing == self._pricing:
+                continue
+            self._reprice(known)
+            looked += len(known.candidates)
+            if looked >= REPRICED_AT_ONCE:
+                looked = 0
                 await asyncio.sleep(0)
 
     def _reprice(self, known: _Known) -> None:
+        known.pricing = self._pricing
         for old in list(known.candidates.values()):
             candidate = self._price(old, known.floor)
             if candidate is not old:

@@ -1,4 +1,4 @@
-"""Prices: the rate card, spot and its history for everybody; quotes and forecasts for accounts."""
+"""Prices: the rate card, spot, its history and the index for everybody; quotes and forecasts for accounts."""
 
 from __future__ import annotations
 
@@ -21,6 +21,14 @@ routes = Routes()
 
 class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     tier: str
+    # Of the rate card.
+    region: str = "default"
+    hours: float = 24.0
+
+
+class IndexQuery(msgspec.Struct, frozen=True, kw_only=True):
+    # Absent: all tiers and regions, without their history.
+    tier: str | None = None
     # Of the rate card.
     region: str = "default"
     hours: float = 24.0
@@ -109,6 +117,40 @@ async def get_history(call: Call) -> wire.SpotHistory:
                 slot_count=each.slot_count,
                 busy_count=each.busy_count,
                 waiting_count=each.waiting_count,
+            )
+            for each in points
+        ],
+    )
+
+
+@routes.add("GET", "/v1/market/index", Access.PUBLIC, query=IndexQuery, answer=wire.PriceIndex, public_per_minute=600)
+async def get_index(call: Call) -> wire.PriceIndex:
+    """What an hour really cost between strangers, by tier and region; of one tier, with its history."""
+    query: IndexQuery = call.query
+    bucket = Bucket(query.tier, query.region) if query.tier is not None else None
+    levels, points = await service.find_index(call.hub.pool, call.hub.prices.card, bucket, hours=query.hours)
+    return wire.PriceIndex(
+        hours=query.hours,
+        levels=[
+            wire.IndexLevel(
+                tier=each.bucket.tier,
+                region=each.bucket.region,
+                price_microcredits_per_hour=each.level.price_microcredits_per_hour,
+                reference_microcredits_per_hour=each.reference_microcredits_per_hour,
+                ratio_ppm=each.level.ratio_ppm,
+                deal_count=each.level.deal_count,
+                seconds=each.level.seconds,
+                at=each.at,
+            )
+            for each in levels
+        ],
+        points=[
+            wire.IndexPoint(
+                at=each.at,
+                price_microcredits_per_hour=each.level.price_microcredits_per_hour,
+                ratio_ppm=each.level.ratio_ppm,
+                deal_count=each.level.deal_count,
+                seconds=each.level.seconds,
             )
             for each in points
         ],

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import msgspec
 
+from computepool import clock
 from computepool.core.payments.payout import PayoutState
 from computepool.core.payments.top_up import TopUpState
 from computepool.hub.http.credits import LAST, clamp_page, to_heard, to_payout, to_top_up
@@ -128,6 +129,20 @@ async def hear_event_again(call: Call) -> wire.Heard:
     """Judge a refused event anew, by what is known now."""
     body: wire.NameEvent = call.body
     return to_heard(await provider_events.hear_again(call.hub.pool, provider=body.provider, event_id=body.event_id))
+
+
+@routes.add("GET", "/v1/operator/cash-rates", Access.OPERATOR, answer=wire.CashRates)
+async def get_cash_rates(call: Call) -> wire.CashRates:
+    """What cash is worth here, since when, and whether that can still be true."""
+    book = call.hub.cash_book
+    return wire.CashRates(
+        rates=[
+            wire.CashRate(currency=currency, microcredits_per_minor_unit=rate, is_example=is_example)
+            for currency, (rate, is_example) in book.list_rates().items()
+        ],
+        rates_on=book.rates_on,
+        warnings=book.list_warnings(today=clock.now().date()),
+    )
 
 
 @routes.add("GET", "/v1/operator/freezes", Access.OPERATOR, query=FreezesQuery, answer=wire.FreezePage)

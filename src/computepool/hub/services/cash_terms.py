@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from datetime import date
 
 from computepool.core.market.rate_card import RegionTerms
-from computepool.core.payments.cash import CashTerms, list_term_faults, parse_rates
+from computepool.core.payments.cash import (
+    EXAMPLE_RATES,
+    HOME_CURRENCY,
+    CashTerms,
+    list_rate_warnings,
+    list_term_faults,
+    parse_rates,
+)
 from computepool.core.payments.errors import CurrencyMismatch
 from computepool.hub.config import HubSettings
 from computepool.hub.services.prices import PriceBook
@@ -19,10 +28,9 @@ class CashBook:
         """Raises InvalidSettings for terms under which nothing could move."""
         self._prices = prices
         self._home_currency = config.cash_currency
-        try:
-            self._rates = parse_rates(config.cash_rates)
-        except ValueError as error:
-            raise InvalidSettings(f"COMPUTEPOOL_HUB_CASH_RATES: {error}") from error
+        self._is_demo = config.demo
+        self._set_by_operator, self.rates_on = _read_rates(config)
+        self._rates = {**EXAMPLE_RATES, **self._set_by_operator}
         self._limits = CashTerms(
             top_up_microcredits_min=config.top_up_microcredits_min,
             top_up_microcredits_per_day_max=config.top_up_microcredits_per_day_max,
@@ -40,6 +48,19 @@ class CashBook:
         """Those that money can come in: the hub's own first."""
         known = {region.currency for region in self._prices.card.regions.values()} & self._rates.keys()
         return [self._home_currency, *sorted(known - {self._home_currency})]
+
+    def list_rates(self) -> dict[str, tuple[int, bool]]:
+        """Of the currencies that money moves in: microcredits per minor unit, and whether that is an example only."""
+        return {
+            currency: (self._rates[currency], currency != HOME_CURRENCY and currency not in self._set_by_operator)
+            for currency in self.currencies
+        }
+
+    def list_warnings(self, *, today: date) -> list[str]:
+        """What the operator should mend before money moves. In a demo none does."""
+        if self._is_demo:
+            return []
+        return list_rate_warnings(self.currencies, self._set_by_operator, rates_on=self.rates_on, today=today)
 
     def for_country(self, country: str | None) -> CashTerms:
         """By an ISO-2 code; None: somebody who has not said where they are. Raises CurrencyMismatch."""
@@ -73,3 +94,14 @@ class CashBook:
         if missing:
             return [f"no rate for {', '.join(sorted(missing))}: set COMPUTEPOOL_HUB_CASH_RATES, such as USD=850000"]
         return [f for region in regions for f in list_term_faults(self._for_region(region, region.currency))]
+
+
+def _read_rates(config: HubSettings) -> tuple[Mapping[str, int], date | None]:
+    try:
+        rates = parse_rates(config.cash_rates)
+    except ValueError as error:
+        raise InvalidSettings(f"COMPUTEPOOL_HUB_CASH_RATES: {error}") from error
+    try:
+        return rates, date.fromisoformat(config.cash_rates_date) if config.cash_rates_date else None
+    except ValueError as error:
+        raise InvalidSettings(f"COMPUTEPOOL_HUB_CASH_RATES_DATE: {error}") from error

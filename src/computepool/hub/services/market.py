@@ -1,6 +1,8 @@
-"""The tick of the market: counts what is lent and what waits, moves spot, and keeps its history. All hubs follow it.
+"""The tick of the market: counts what is lent, waits and was paid, moves spot, keeps its history and the index. All
+hubs follow it.
 
-One hub ticks for all. What it counts is bounded: runs of the queue, slices of a run, nodes of the fleet.
+One hub ticks for all. What it counts is bounded: runs of the queue, slices of a run, nodes of the fleet; and it is
+counted by the database, so that next to nothing of it passes through the loop that serves calls.
 """
 
 from __future__ import annotations
@@ -8,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from computepool.core.errors import InvalidRequest
 from computepool.core.ids import AccountId, ShapeId
-from computepool.core.market.index import link_accounts
+from computepool.core.market.index import DealGroup, link_accounts, list_levels
 from computepool.core.market.rate_card import CPU_TIER, Bucket, RateCard
 from computepool.core.market.spot import (
     TICK_SECONDS,
@@ -27,16 +29,21 @@ from computepool.core.market.spot import (
 )
 from computepool.core.placement.checks import find_refusal
 from computepool.core.placement.shape import Shape
+from computepool.core.placement.slot import Slot
 from computepool.hub.services.prices import PriceBook
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store import market as store
 from computepool.hub.store import shapes as shape_store
 from computepool.hub.store.connect import Connection, Pool
-from computepool.hub.store.market import SlotGroup, SpotPoint, StoredCard, StoredSpot, WaitingRun
+from computepool.hub.store.market import CountedFleet, IndexPoint, SpotPoint, StoredCard, StoredSpot, WaitingRun
 
 HISTORY_DAYS = 90
 HISTORY_DELETED_MAX = 10_000
 HISTORY_POINTS_MAX = 1_000
+# Of the index of all buckets at once: each of its ticks is looked at.
+INDEX_HOURS_MAX = 48
+# A first tick, or one after a long silence, looks no further back for deals.
+DEALS_SPAN = timedelta(hours=1)
 RUNS_MAX = 1_000
 # Slices of one run that are counted. Beyond half of a bucket's slots an account's queue adds nothing anyway.
 WAITING_MAX = 50_000
@@ -55,10 +62,12 @@ class Seen:
 
     states: Mapping[Bucket, StoredSpot]
     spots: Mapping[Bucket, int]
-    groups: Sequence[SlotGroup]
+    fleet: CountedFleet
     waiting: Sequence[WaitingRun]
     shapes: Mapping[ShapeId, Shape]
     links: Mapping[AccountId, AccountId]
+    # Since the last tick.
+    deals: Sequence[DealGroup]
 
 
 async def keep_rate_card(pool: Pool, card: RateCard, content: str) -> None:
@@ -85,12 +94,14 @@ async def tick(
         at = await store.find_due(conn, seconds=every_seconds)
         if at is None:
             return None
-        seen = await _load(conn, card, silence_seconds=silence_seconds)
+        seen = await _load(conn, card, at, silence_seconds=silence_seconds)
         # Many shapes against many groups of slots: the loop goes on serving others meanwhile.
         moved = await asyncio.to_thread(decide_tick, card, seen, at)
         await store.upsert_states(conn, moved, rate_card_version=card.version, at=at)
         await store.record_history(conn, at=at)
-        await store.delete_history(conn, before=at - timedelta(days=HISTORY_DAYS), limit=HISTORY_DELETED_MAX)
+        await store.record_index(conn, list_levels(seen.deals, card.reference), card, at=at)
+        for delete in (store.delete_history, store.delete_index):
+            await delete(conn, before=at - timedelta(days=HISTORY_DAYS), limit=HISTORY_DELETED_MAX)
         await store.set_clock(conn, at)
     return moved
 
@@ -126,6 +137,27 @@ async def list_history(pool: Pool, card: RateCard, bucket: Bucket, *, hours: flo
         )
 
 
+async def find_index(
+    pool: Pool, card: RateCard, bucket: Bucket | None, *, hours: float
+) -> tuple[list[IndexPoint], list[IndexPoint]]:
+    """Over all of these hours, of one bucket or of each that has an index; and, of one, its points, oldest first."""
+    if bucket is not None:
+        check_bucket(card, bucket)
+    hours_max = INDEX_HOURS_MAX if bucket is None else HISTORY_DAYS * 24
+    if not 0 < hours <= hours_max:
+        which = "of all tiers at once" if bucket is None else "of one tier"
+        raise InvalidRequest(f"hours is above 0, and {hours_max:,} at most for the index {which}.")
+    wanted = [bucket] if bucket else list_buckets(card)
+    whole, step = hours * 3_600 * 2, max(float(TICK_SECONDS), hours * 3_600 / HISTORY_POINTS_MAX)
+    async with pool.acquire() as conn:
+        since = await hub_store.get_now(conn) - timedelta(hours=hours)
+        levels = await store.list_index(conn, wanted, since=since, step_seconds=whole, limit=len(wanted))
+        if bucket is None:
+            return levels, []
+        limit = HISTORY_POINTS_MAX + 2
+        return levels, await store.list_index(conn, wanted, since=since, step_seconds=step, limit=limit)
+
+
 def check_bucket(card: RateCard, bucket: Bucket) -> None:
     if bucket.tier not in list_tiers(card):
         raise InvalidRequest(f"The rate card has no tier {bucket.tier!r}; there are {', '.join(list_tiers(card))}.")
@@ -137,6 +169,10 @@ def check_bucket(card: RateCard, bucket: Bucket) -> None:
 
 def list_tiers(card: RateCard) -> list[str]:
     return [*card.tiers_ppm, *(step.tier for step in card.unknown_steps)]
+
+
+def list_buckets(card: RateCard) -> list[Bucket]:
+    return [Bucket(tier, region) for tier in list_tiers(card) for region in card.regions]
 
 
 def list_spots(card: RateCard, states: Mapping[Bucket, StoredSpot]) -> dict[Bucket, int]:
@@ -152,18 +188,18 @@ def list_spots(card: RateCard, states: Mapping[Bucket, StoredSpot]) -> dict[Buck
 # What a tick looks at
 
 
-async def _load(conn: Connection, card: RateCard, *, silence_seconds: float) -> Seen:
+async def _load(conn: Connection, card: RateCard, at: datetime, *, silence_seconds: float) -> Seen:
     states = await store.list_states(conn)
-    buckets = [Bucket(tier, region) for tier in list_tiers(card) for region in card.regions]
-    spots = {bucket: card.reference(bucket) for bucket in buckets} | list_spots(card, states)
+    spots = {bucket: card.reference(bucket) for bucket in list_buckets(card)} | list_spots(card, states)
     waiting = await store.list_waiting(conn, runs_max=RUNS_MAX, count_max=WAITING_MAX)
     linked = await store.list_linked(conn, limit=LINKS_MAX)
     links = link_accounts((together[0], other) for together in linked for other in together[1:])
+    last_tick_at = await store.find_last_tick(conn) or at - DEALS_SPAN
     waiting_groups = {links.get(run.account_id, run.account_id) for run in waiting}
     return Seen(
         states=states,
         spots=spots,
-        groups=await store.list_slot_groups(
+        fleet=await store.count_fleet(
             conn,
             card,
             spots,
@@ -175,6 +211,15 @@ async def _load(conn: Connection, card: RateCard, *, silence_seconds: float) -> 
         waiting=waiting,
         shapes=await shape_store.list_shapes(conn, {run.shape_id for run in waiting}),
         links=links,
+        deals=await store.list_deals(
+            conn,
+            card,
+            links=links,
+            since=max(last_tick_at, at - DEALS_SPAN),
+            until=at,
+            silence_seconds=silence_seconds,
+            fleet_max=FLEET_NODES_MAX,
+        ),
     )
 
 
@@ -192,13 +237,15 @@ class _Count:
     running: int = 0
     seconds: int = 0
     bids: defaultdict[int | None, int] = field(default_factory=lambda: defaultdict(int))
-    owner_ids: set[AccountId] = field(default_factory=set)
 
 
 def decide_tick(card: RateCard, seen: Seen, at: datetime) -> dict[Bucket, StoredSpot]:
     """Every bucket that has slots, or ever had."""
     counts = _count(seen)
-    supplies = {bucket: Supply(each.slots, each.busy, each.owner_ids) for bucket, each in counts.items()}
+    owner_ids = seen.fleet.owner_ids
+    supplies = {
+        bucket: Supply(each.slots, each.busy, owner_ids.get(bucket, frozenset())) for bucket, each in counts.items()
+    }
     waiting = _to_waiting(seen)
     pressures = measure_pressures(supplies, waiting, seen.spots, seen.links)
     buckets = {bucket for bucket in seen.states if bucket in seen.spots} | set(counts)
@@ -230,30 +277,42 @@ def decide_tick(card: RateCard, seen: Seen, at: datetime) -> dict[Bucket, Stored
 
 def _count(seen: Seen) -> dict[Bucket, _Count]:
     counts: defaultdict[Bucket, _Count] = defaultdict(_Count)
-    for group in seen.groups:
-        count = counts[group.bucket]
-        count.owner_ids |= group.owner_ids
-        if group.own:
+    for use in seen.fleet.uses:
+        count = counts[use.bucket]
+        if use.own:
             continue
-        count.slots += group.spot_count
-        ceiling = group.ceiling_microcredits_per_hour
-        if not group.busy:
-            count.idle += group.spot_count
+        count.slots += use.spot_count
+        ceiling = use.ceiling_microcredits_per_hour
+        if not use.busy:
+            count.idle += use.spot_count
             continue
-        if ceiling is None or ceiling >= seen.spots[group.bucket]:
-            count.busy += group.spot_count
-        count.running += group.slot_count
-        count.seconds += group.expected_seconds
-        count.bids[ceiling] += group.expected_seconds
+        if ceiling is None or ceiling >= seen.spots[use.bucket]:
+            count.busy += use.spot_count
+        count.running += use.slot_count
+        count.seconds += use.expected_seconds
+        count.bids[ceiling] += use.expected_seconds
     return dict(counts)
 
 
 def _to_waiting(seen: Seen) -> list[Waiting]:
     """A bucket is one of theirs if a slot of it would pass their gates, by the best that such slots have."""
-    buckets_of: dict[ShapeId, tuple[Bucket, ...]] = {}
-    for shape_id, shape in seen.shapes.items():
-        fitting = {group.bucket for group in seen.groups if find_refusal(shape, group.slot) is None}
-        buckets_of[shape_id] = tuple(sorted(fitting))
+    by_bucket: defaultdict[Bucket, list[Slot]] = defaultdict(list)
+    for each in seen.fleet.classes:
+        by_bucket[each.bucket].append(each.slot)
+    # Many shapes differ in their ceiling alone, which is no gate here.
+    fitting: dict[Shape, tuple[Bucket, ...]] = {}
+
+    def find_buckets(shape: Shape) -> tuple[Bucket, ...]:
+        gates = replace(shape, ceiling_microcredits_per_hour=None)
+        if gates not in fitting:
+            fitting[gates] = tuple(
+                bucket
+                for bucket in sorted(by_bucket)
+                if any(find_refusal(gates, slot) is None for slot in by_bucket[bucket])
+            )
+        return fitting[gates]
+
+    buckets_of = {shape_id: find_buckets(shape) for shape_id, shape in seen.shapes.items()}
     return [
         Waiting(
             account_id=run.account_id,

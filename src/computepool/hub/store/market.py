@@ -1,7 +1,9 @@
-"""The market's rows: rate cards, the state of every bucket, its history; and what a tick and a quote count."""
+"""The market's rows: rate cards, the state of every bucket, its history, the index; and what a tick and a quote
+count."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +13,8 @@ from uuid import UUID
 import msgspec
 
 from computepool.core.ids import AccountId, NodeId, ShapeId
+from computepool.core.market.index import DealGroup, Level
+from computepool.core.market.ppm import to_ppm
 from computepool.core.market.rate_card import Bucket, RateCard
 from computepool.core.market.regions import DEFAULT_REGION
 from computepool.core.market.spot import SpotState
@@ -73,6 +77,16 @@ class SpotPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexPoint:
+    """What an hour cost between strangers, over the time up to a moment."""
+
+    bucket: Bucket
+    at: datetime
+    level: Level
+    reference_microcredits_per_hour: int
+
+
+@dataclass(frozen=True, slots=True)
 class WaitingRun:
     account_id: AccountId
     shape_id: ShapeId
@@ -80,12 +94,10 @@ class WaitingRun:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotGroup:
-    """Slots of one bucket that are alike in name, place and use."""
+class SlotUse:
+    """Slots of one bucket that are used alike."""
 
     bucket: Bucket
-    # With the most that any of them has of each thing.
-    slot: Slot
     slot_count: int
     # Of them, lent for no more than spot.
     spot_count: int
@@ -96,8 +108,25 @@ class SlotGroup:
     ceiling_microcredits_per_hour: int | None
     # Of all that runs there.
     expected_seconds: int
-    # Owners among those who were asked for.
-    owner_ids: frozenset[AccountId]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotClass:
+    """Slots of one bucket that are alike in name and place."""
+
+    bucket: Bucket
+    # With the most that any of them has of each thing.
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class CountedFleet:
+    """What is lent now, counted by bucket in three ways."""
+
+    uses: list[SlotUse]
+    classes: list[SlotClass]
+    # Who lends there, among those who were asked for.
+    owner_ids: Mapping[Bucket, frozenset[AccountId]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +170,11 @@ async def find_due(conn: Connection, *, seconds: float) -> datetime | None:
     return due
 
 
+async def find_last_tick(conn: Connection) -> datetime | None:
+    at: datetime | None = await _q.find_last_tick(conn)
+    return at
+
+
 async def set_clock(conn: Connection, at: datetime) -> None:
     await _q.set_clock(conn, at=at)
 
@@ -155,7 +189,7 @@ async def list_linked(conn: Connection, *, limit: int) -> list[list[AccountId]]:
     return [row["account_ids"] async for row in _q.list_linked(conn, limit_count=limit)]
 
 
-async def list_slot_groups(
+async def count_fleet(
     conn: Connection,
     card: RateCard,
     spots: Mapping[Bucket, int],
@@ -164,13 +198,14 @@ async def list_slot_groups(
     watched_ids: Collection[AccountId],
     silence_seconds: float,
     fleet_max: int,
-) -> list[SlotGroup]:
+) -> CountedFleet:
     """`spots` has a price for every bucket of the card; `watched_ids` are the owners that are told."""
-    rows = _q.list_slot_groups(
+    buckets = list(spots)
+    rows = _q.count_fleet(
         conn,
         **_to_card_arrays(card),
-        spot_tiers=[bucket.tier for bucket in spots],
-        spot_regions=[bucket.region for bucket in spots],
+        spot_tiers=[bucket.tier for bucket in buckets],
+        spot_regions=[bucket.region for bucket in buckets],
         spots=list(spots.values()),
         linked_ids=list(links),
         group_ids=list(links.values()),
@@ -178,17 +213,60 @@ async def list_slot_groups(
         silence_seconds=silence_seconds,
         fleet_max=fleet_max,
     )
+    uses: list[SlotUse] = []
+    classes: list[SlotClass] = []
+    owner_ids: defaultdict[Bucket, set[AccountId]] = defaultdict(set)
+    async for row in rows:
+        bucket = buckets[row["place"] - 1]
+        if row["by_use"]:
+            uses.append(_to_slot_use(row, bucket))
+        elif row["by_class"]:
+            classes.append(SlotClass(bucket, to_slot(row, node_id=_NO_NODE, name="")))
+        elif row["watched_id"] is not None:
+            owner_ids[bucket].add(row["watched_id"])
+    return CountedFleet(uses, classes, {bucket: frozenset(ids) for bucket, ids in owner_ids.items()})
+
+
+def _to_slot_use(row: Any, bucket: Bucket) -> SlotUse:
+    return SlotUse(
+        bucket=bucket,
+        slot_count=row["slot_count"],
+        spot_count=row["spot_count"],
+        busy=row["busy"],
+        own=row["own"],
+        ceiling_microcredits_per_hour=row["ceiling_microcredits_per_hour"],
+        expected_seconds=row["expected_seconds"],
+    )
+
+
+async def list_deals(
+    conn: Connection,
+    card: RateCard,
+    *,
+    links: Mapping[AccountId, AccountId],
+    since: datetime,
+    until: datetime,
+    silence_seconds: float,
+    fleet_max: int,
+) -> list[DealGroup]:
+    """What ended after `since` and not after `until`, and was paid for."""
+    rows = _q.list_deals(
+        conn,
+        **_to_card_arrays(card),
+        linked_ids=list(links),
+        group_ids=list(links.values()),
+        since=since,
+        until=until,
+        silence_seconds=silence_seconds,
+        fleet_max=fleet_max,
+    )
     return [
-        SlotGroup(
+        DealGroup(
             bucket=_to_bucket(row),
-            slot=to_slot(row, node_id=_NO_NODE, name=""),
-            slot_count=row["slot_count"],
-            spot_count=row["spot_count"],
-            busy=row["busy"],
-            own=row["own"],
-            ceiling_microcredits_per_hour=row["ceiling_microcredits_per_hour"],
-            expected_seconds=row["expected_seconds"],
-            owner_ids=frozenset(row["owner_ids"]),
+            price_microcredits_per_hour=row["price_microcredits_per_hour"],
+            deal_count=row["deal_count"],
+            seconds=row["seconds"],
+            is_linked=row["linked"],
         )
         async for row in rows
     ]
@@ -289,6 +367,34 @@ async def delete_history(conn: Connection, *, before: datetime, limit: int) -> N
     await _q.delete_history(conn, before=before, limit_count=limit)
 
 
+async def record_index(conn: Connection, levels: Mapping[Bucket, Level], card: RateCard, *, at: datetime) -> None:
+    found = list(levels.values())
+    await _q.record_index(
+        conn,
+        **_to_bucket_arrays(levels),
+        prices=[each.price_microcredits_per_hour for each in found],
+        reference_prices=[card.reference(bucket) for bucket in levels],
+        deal_counts=[each.deal_count for each in found],
+        seconds=[each.seconds for each in found],
+        rate_card_version=card.version,
+        at=at,
+    )
+
+
+async def delete_index(conn: Connection, *, before: datetime, limit: int) -> None:
+    await _q.delete_index(conn, before=before, limit_count=limit)
+
+
+async def list_index(
+    conn: Connection, buckets: Iterable[Bucket], *, since: datetime, step_seconds: float, limit: int
+) -> list[IndexPoint]:
+    """By bucket, oldest first."""
+    rows = _q.list_index(
+        conn, **_to_bucket_arrays(buckets), since=since, step_seconds=step_seconds, limit_count=limit
+    )
+    return [_to_index_point(row) async for row in rows]
+
+
 async def list_history(
     conn: Connection, bucket: Bucket, *, since: datetime, step_seconds: float, limit: int
 ) -> list[SpotPoint]:
@@ -338,6 +444,16 @@ def _to_bucket_arrays(buckets: Iterable[Bucket]) -> dict[str, list[str]]:
 
 def _to_bucket(row: Any) -> Bucket:
     return Bucket(row["bucket_tier"], row["bucket_region"])
+
+
+def _to_index_point(row: Any) -> IndexPoint:
+    price, reference = row["price_microcredits_per_hour"], row["reference_microcredits_per_hour"]
+    return IndexPoint(
+        bucket=Bucket(row["tier"], row["region"]),
+        at=row["at"],
+        level=Level(price, to_ppm(price, max(reference, 1)), row["deal_count"], row["seconds"]),
+        reference_microcredits_per_hour=reference,
+    )
 
 
 def _to_point(row: Any) -> SpotPoint:

@@ -486,6 +486,18 @@ CREATE TABLE public.payouts (
     CONSTRAINT payouts_returned_check CHECK (((state = 'returned'::public.payout_state) = (returned_at IS NOT NULL))),
     CONSTRAINT payouts_sent_check CHECK ((((sent_at IS NOT NULL) OR (state <> ALL (ARRAY['sent'::public.payout_state, 'unknown'::public.payout_state, 'confirmed'::public.payout_state, 'returned'::public.payout_state]))) AND ((sent_at IS NULL) OR (state <> ALL (ARRAY['requested'::public.payout_state, 'reserved'::public.payout_state, 'approved'::public.payout_state]))) AND ((sent_at IS NULL) OR (approved_at IS NOT NULL))))
 );
+CREATE TABLE public.price_index (
+    tier text NOT NULL,
+    region text NOT NULL,
+    at timestamp with time zone NOT NULL,
+    price_microcredits_per_hour bigint NOT NULL,
+    reference_microcredits_per_hour bigint NOT NULL,
+    rate_card_version text NOT NULL,
+    deal_count integer NOT NULL,
+    seconds bigint NOT NULL,
+    CONSTRAINT price_index_deals_check CHECK (((deal_count > 0) AND (seconds > 0))),
+    CONSTRAINT price_index_price_check CHECK (((price_microcredits_per_hour > 0) AND (reference_microcredits_per_hour >= 0)))
+);
 CREATE TABLE public.provider_events (
     provider text NOT NULL,
     event_id text NOT NULL,
@@ -706,6 +718,8 @@ ALTER TABLE ONLY public.payouts
     ADD CONSTRAINT payouts_key_unique UNIQUE (account_id, idempotency_key);
 ALTER TABLE ONLY public.payouts
     ADD CONSTRAINT payouts_pkey PRIMARY KEY (id);
+ALTER TABLE ONLY public.price_index
+    ADD CONSTRAINT price_index_pkey PRIMARY KEY (tier, region, at);
 ALTER TABLE ONLY public.provider_events
     ADD CONSTRAINT provider_events_pkey PRIMARY KEY (provider, event_id);
 ALTER TABLE ONLY public.rate_cards
@@ -760,6 +774,7 @@ CREATE INDEX payouts_day_idx ON public.payouts USING btree (account_id, created_
 CREATE INDEX payouts_open_idx ON public.payouts USING btree (asked_at NULLS FIRST, id) WHERE (state = ANY (ARRAY['approved'::public.payout_state, 'sent'::public.payout_state, 'unknown'::public.payout_state]));
 CREATE INDEX payouts_sent_idx ON public.payouts USING btree (sent_at) WHERE (sent_at IS NOT NULL);
 CREATE INDEX payouts_waiting_idx ON public.payouts USING btree (state, id) WHERE (state = ANY (ARRAY['requested'::public.payout_state, 'reserved'::public.payout_state, 'approved'::public.payout_state]));
+CREATE INDEX price_index_at_idx ON public.price_index USING btree (at);
 CREATE INDEX provider_events_refused_idx ON public.provider_events USING btree (received_at, provider, event_id) WHERE ((verdict = 'refused'::public.claim_verdict) AND (reviewed_at IS NULL));
 CREATE INDEX provider_events_subject_idx ON public.provider_events USING btree (subject_id, received_at);
 CREATE INDEX receipts_unverified_idx ON public.receipts USING btree (created_at) WHERE (state = 'unverified'::public.receipt_state);

@@ -13,6 +13,9 @@ SELECT clock_timestamp()
  WHERE NOT EXISTS (SELECT 1 FROM market_clock
                     WHERE ticked_at > clock_timestamp() - :seconds::double precision * interval '1 second');
 
+-- name: find_last_tick$
+SELECT ticked_at FROM market_clock;
+
 -- name: set_clock!
 INSERT INTO market_clock (ticked_at) VALUES (:at) ON CONFLICT (only_row) DO UPDATE SET ticked_at = excluded.ticked_at;
 
@@ -47,14 +50,17 @@ SELECT r.shape_id, r.account_id, sum(c.slice_count)::bigint AS slice_count
  GROUP BY r.shape_id, r.account_id;
 
 -- name: list_linked
--- Accounts that are paid out to one place.
-SELECT array_agg(DISTINCT account_id) AS account_ids FROM payout_details GROUP BY region, destination
-HAVING count(DISTINCT account_id) > 1 LIMIT :limit_count::bigint;
+-- Accounts that are, or once were, paid out to one place, however they write it and whatever country they name.
+SELECT array_agg(DISTINCT account_id) AS account_ids
+  FROM (SELECT account_id, lower(regexp_replace(destination, '[^[:alnum:]@]', '', 'g')) AS place
+          FROM payout_details) AS written
+ WHERE place <> '' GROUP BY place HAVING count(DISTINCT account_id) > 1 LIMIT :limit_count::bigint;
 
--- name: list_slot_groups
--- The fleet that is lent now, by bucket, by what its slots are called and where they stand, and by who uses them: how
--- many slots, and the best of each thing that they have. Live attempts are found through attempts_live_slot_idx. A
--- fleet of more nodes than fleet_max is looked at in part.
+-- name: count_fleet
+-- The fleet that is lent now, counted in one pass in three ways: by bucket and use (busy, own, ceiling), by bucket and
+-- class (what slots are called and where they stand, with the best of each thing that they have), and by bucket and
+-- owner, of those who are watched. No row leaves that is not a sum. Buckets are told by their place among those given.
+-- Live attempts are found through their partial indexes. A fleet of more nodes than fleet_max is looked at in part.
 WITH lent AS MATERIALIZED (
     SELECT id, account_id, region, isolation, floor_microcredits_per_hour FROM nodes
      WHERE state = 'active'
@@ -62,8 +68,8 @@ WITH lent AS MATERIALIZED (
      LIMIT :fleet_max::bigint),
 links AS (SELECT * FROM unnest(:linked_ids::uuid[], :group_ids::uuid[]) AS l (account_id, group_id)),
 slots_in_use AS (
-    SELECT s.kind, s.tier, n.region, s.vram_bytes, s.cores, s.ram_bytes, s.disk_bytes, n.isolation, n.account_id,
-           n.floor_microcredits_per_hour, a.id IS NOT NULL AS busy, a.expected_seconds,
+    SELECT s.kind, s.tier, n.region, s.vram_bytes, s.cores, s.ram_bytes, s.disk_bytes, n.isolation,
+           n.floor_microcredits_per_hour, w.account_id AS watched_id, a.job_id IS NOT NULL AS busy, a.expected_seconds,
            sh.ceiling_microcredits_per_hour,
            coalesce(coalesce(own.group_id, n.account_id) = coalesce(its.group_id, j.account_id), false) AS own,
            CASE WHEN s.tier = ANY(:card_tiers::text[]) THEN s.tier
@@ -77,23 +83,59 @@ slots_in_use AS (
       JOIN slots s ON s.node_id = n.id
       LEFT JOIN unnest(:tiers_known::text[], :tiers_tflops::double precision[]) AS k (tier, tflops) ON k.tier = s.tier
       LEFT JOIN unnest(:countries::text[], :country_regions::text[]) AS c (country, region) ON c.country = n.region
+      LEFT JOIN unnest(:watched_ids::uuid[]) AS w (account_id) ON w.account_id = n.account_id
       LEFT JOIN attempts a ON a.node_id = s.node_id AND a.slot = s.name AND a.state IN ('leased', 'running')
       LEFT JOIN jobs j ON j.id = a.job_id
       LEFT JOIN shapes sh ON sh.id = j.shape_id
       LEFT JOIN links own ON own.account_id = n.account_id
       LEFT JOIN links its ON its.account_id = j.account_id)
-SELECT u.bucket_tier, u.bucket_region, u.kind, u.tier, u.region, u.busy, u.own, u.ceiling_microcredits_per_hour,
+SELECT p.place::integer AS place, grouping(u.busy) = 0 AS by_use, grouping(u.kind) = 0 AS by_class,
+       u.kind, u.tier, u.region, u.busy, u.own, u.ceiling_microcredits_per_hour, u.watched_id,
        max(u.vram_bytes) AS vram_bytes, max(u.cores) AS cores, max(u.ram_bytes) AS ram_bytes,
        max(u.disk_bytes) AS disk_bytes, max(u.isolation) AS isolation,
        count(*) AS slot_count,
        count(*) FILTER (WHERE u.floor_microcredits_per_hour <= p.spot) AS spot_count,
-       coalesce(sum(u.expected_seconds), 0)::bigint AS expected_seconds,
-       coalesce(array_agg(DISTINCT u.account_id) FILTER (WHERE u.account_id = ANY(:watched_ids::uuid[])), '{}')
-           AS owner_ids
+       coalesce(sum(u.expected_seconds), 0)::bigint AS expected_seconds
   FROM slots_in_use u
-  JOIN unnest(:spot_tiers::text[], :spot_regions::text[], :spots::bigint[]) AS p (tier, region, spot)
+  JOIN unnest(:spot_tiers::text[], :spot_regions::text[], :spots::bigint[]) WITH ORDINALITY
+           AS p (tier, region, spot, place)
     ON p.tier = u.bucket_tier AND p.region = u.bucket_region
- GROUP BY 1, 2, 3, 4, 5, 6, 7, 8;
+ GROUP BY GROUPING SETS (
+    (p.place, u.busy, u.own, u.ceiling_microcredits_per_hour), (p.place, u.kind, u.tier, u.region),
+    (p.place, u.watched_id));
+
+-- name: list_deals
+-- What ended and was paid for in a span of time, by bucket, by steps of half a percent of the price (told by the highest
+-- in each), and by whether the two sides are one or linked. Through attempts_node_end_idx of the nodes that were heard of
+-- since then: whoever has delivered something was. What commits while this looks may be left out; nothing counts twice.
+WITH heard AS MATERIALIZED (
+    SELECT id, account_id, region FROM nodes
+     WHERE last_seen_at > :since::timestamptz - :silence_seconds::double precision * interval '1 second'
+     LIMIT :fleet_max::bigint),
+links AS (SELECT * FROM unnest(:linked_ids::uuid[], :group_ids::uuid[]) AS l (account_id, group_id)),
+paid AS (
+    SELECT a.rate_microcredits_per_hour AS price,
+           (a.charged_microcredits * 3600 + a.rate_microcredits_per_hour - 1) / a.rate_microcredits_per_hour AS seconds,
+           coalesce(own.group_id, n.account_id) = coalesce(its.group_id, j.account_id) AS linked,
+           CASE WHEN s.tier = ANY(:card_tiers::text[]) THEN s.tier
+                ELSE (:step_tiers::text[])[width_bucket(
+                         least(coalesce(s.speed_tflops, k.tflops, :unknown_tflops::double precision),
+                               coalesce(k.tflops, :unknown_tflops::double precision)
+                                   * :declared_ratio_max::double precision),
+                         :step_tflops::double precision[])] END AS bucket_tier,
+           coalesce(c.region, :default_region::text) AS bucket_region
+      FROM heard n
+      JOIN attempts a ON a.node_id = n.id AND a.finished_at > :since::timestamptz AND a.finished_at <= :until::timestamptz
+      JOIN slots s ON s.node_id = a.node_id AND s.name = a.slot
+      JOIN jobs j ON j.id = a.job_id
+      LEFT JOIN unnest(:tiers_known::text[], :tiers_tflops::double precision[]) AS k (tier, tflops) ON k.tier = s.tier
+      LEFT JOIN unnest(:countries::text[], :country_regions::text[]) AS c (country, region) ON c.country = n.region
+      LEFT JOIN links own ON own.account_id = n.account_id
+      LEFT JOIN links its ON its.account_id = j.account_id
+     WHERE a.charged_microcredits > 0 AND a.rate_microcredits_per_hour > 0 AND a.earning_state <> 'reversed')
+SELECT bucket_tier, bucket_region, linked, max(price) AS price_microcredits_per_hour, count(*) AS deal_count,
+       sum(seconds)::bigint AS seconds
+  FROM paid GROUP BY bucket_tier, bucket_region, linked, floor(ln(price::double precision) * 200);
 
 -- name: list_fitting_buckets
 -- Slots that pass every gate of a shape, by bucket: how many there are, are free, and ask for no more than the ceiling.
@@ -168,6 +210,36 @@ SELECT tier, region, at, surge_ppm, spot_microcredits_per_hour, reference_microc
 DELETE FROM spot_history h
  USING (SELECT tier, region, at FROM spot_history WHERE at < :before ORDER BY at LIMIT :limit_count) AS old
  WHERE h.tier = old.tier AND h.region = old.region AND h.at = old.at;
+
+-- name: record_index!
+INSERT INTO price_index (tier, region, at, price_microcredits_per_hour, reference_microcredits_per_hour,
+                         rate_card_version, deal_count, seconds)
+SELECT tier, region, :at::timestamptz, price, reference, :rate_card_version::text, deal_count, seconds
+  FROM unnest(:tiers::text[], :regions::text[], :prices::bigint[], :reference_prices::bigint[], :deal_counts::integer[],
+              :seconds::bigint[]) AS new (tier, region, price, reference, deal_count, seconds);
+
+-- name: delete_index!
+-- Through price_index_at_idx; a bounded bite, because the next tick goes on.
+DELETE FROM price_index i
+ USING (SELECT tier, region, at FROM price_index WHERE at < :before ORDER BY at LIMIT :limit_count) AS old
+ WHERE i.tier = old.tier AND i.region = old.region AND i.at = old.at;
+
+-- name: list_index
+-- Of each of these buckets, through the primary key: the index over steps of time, each the median by seconds of its
+-- ticks. The sum of core/market/index.py, written here because a step may have thousands of them.
+WITH ticks AS (
+    SELECT i.*, floor(extract(epoch FROM i.at - :since::timestamptz) / :step_seconds::double precision) AS step
+      FROM unnest(:tiers::text[], :regions::text[]) AS w (tier, region)
+      JOIN price_index i ON i.tier = w.tier AND i.region = w.region AND i.at >= :since::timestamptz),
+summed AS (
+    SELECT ticks.*, sum(seconds) OVER (PARTITION BY tier, region, step) AS total,
+           sum(seconds) OVER (PARTITION BY tier, region, step ORDER BY price_microcredits_per_hour) AS covered
+      FROM ticks)
+SELECT tier, region, max(at) AS at,
+       min(price_microcredits_per_hour) FILTER (WHERE covered * 2 >= total) AS price_microcredits_per_hour,
+       (array_agg(reference_microcredits_per_hour ORDER BY at DESC))[1] AS reference_microcredits_per_hour,
+       sum(deal_count)::bigint AS deal_count, sum(seconds)::bigint AS seconds
+  FROM summed GROUP BY tier, region, step ORDER BY tier, region, step LIMIT :limit_count::bigint;
 
 -- name: list_history
 -- The last point of each step of time, through the primary key.
