@@ -119,6 +119,17 @@ MATRIX: dict[str, Row] = {
     "POST /v1/operator/provider-events/hear-again": Row(OPERATOR, body={}),
     "GET /v1/operator/freezes": Row(OPERATOR),
     "POST /v1/operator/freezes/{account_id}/lift": Row(OPERATOR, "frozen", operator_sees_all=True),
+    "POST /v1/credits/disputes": Row(SUBMITTER, body={}),
+    "GET /v1/credits/disputes": Row(ACCOUNT),
+    "GET /v1/credits/disputes/{dispute_id}": Row(ACCOUNT, "dispute"),
+    "GET /v1/operator/disputes": Row(OPERATOR),
+    "POST /v1/operator/disputes/{dispute_id}/uphold": Row(
+        OPERATOR, "dispute", operator_sees_all=True, body={"note": "it was wrong"}
+    ),
+    "POST /v1/operator/disputes/{dispute_id}/dismiss": Row(
+        OPERATOR, "dispute", operator_sees_all=True, body={"note": "it was right"}
+    ),
+    "POST /v1/operator/disputes/reverse": Row(OPERATOR, body={}),
     "GET /v1/credits/statement": Row(ACCOUNT),
     "GET /v1/jobs/{job_id}/statement": Row(ACCOUNT, "job", operator_sees_all=True),
     "GET /v1/nodes/{node_id}/statement": Row(ACCOUNT, "node", operator_sees_all=True),
@@ -163,6 +174,16 @@ INSERT INTO payouts (id, account_id, idempotency_key, asked_microcredits, provid
 VALUES ($1::uuid, $2, $1::uuid::text, 10000, 'manual', $3, 'INR', 1, 10000, 'failed', 'cancelled', now(), now())"""
 INSERT_DETAILS = """
 INSERT INTO payout_details (id, account_id, region, currency, destination) VALUES ($1, $2, 'IN', 'INR', 'bank 1')"""
+# Over an attempt of Alice's job that somebody else was paid for.
+INSERT_DISPUTE = """
+WITH paid AS (
+    INSERT INTO attempts (id, job_id, slice_index, number, node_id, slot, state, expires_at, finished_at,
+                          charged_microcredits, fee_microcredits, earning_state, release_at)
+    SELECT $1, job_id, slice_index, $2, node_id, slot, 'succeeded', now(), now(), 5, 1, 'disputed',
+           now() + interval '1 day'
+      FROM attempts WHERE id = $3 RETURNING id)
+INSERT INTO disputes (id, attempt_id, submitter_id, owner_id, origin, reason, opened_by)
+SELECT $4, id, $5, $6, 'submitter', 'a test', $5 FROM paid"""
 INSERT_FREEZE = "INSERT INTO account_freezes (id, account_id, why) VALUES ($1, $2, 'a test')"
 
 
@@ -174,6 +195,8 @@ class World:
     dsn: str
     headers: dict[str, dict[str, str]] = field(default_factory=dict)
     alice: Any = None
+    # Nobody but the other side of Alice's disputes.
+    bob: Any = None
     node: Any = None
     held: Any = None
     nodes: list[ProtocolNode] = field(default_factory=list)
@@ -187,6 +210,7 @@ class World:
 
     async def set_up(self, operator) -> None:
         self.alice, mallory = sign_up(self.hub_url, "alice"), sign_up(self.hub_url, "mallory")
+        self.bob = sign_up(self.hub_url, "bob")
         suspended = sign_up(self.hub_url, "suspended")
         for role in (SUBMITTER, OWNER):
             key = self.post("/v1/keys", self.alice.headers, json={"roles": [role]})
@@ -262,6 +286,18 @@ class World:
             payout_id = entropy.new_id()
             await self.execute(INSERT_PAYOUT, payout_id, self.alice.account_id, self.details_id)
             return path.format(payout_id=payout_id)
+        if resource == "dispute":
+            dispute_id = entropy.new_id()
+            await self.execute(
+                INSERT_DISPUTE,
+                entropy.new_id(),
+                1_000 + next(self.numbers),
+                UUID(self.held.attempt_id),
+                dispute_id,
+                UUID(self.alice.account_id),
+                UUID(self.bob.account_id),
+            )
+            return path.format(dispute_id=dispute_id)
         if resource == "frozen":
             target = sign_up(self.hub_url, "frozen")
             await self.execute(INSERT_FREEZE, entropy.new_id(), target.account_id)

@@ -271,7 +271,6 @@ async def test_the_payout_file_lists_what_was_handed_out_that_day_and_is_the_sam
 
 
 def list_provider_differences(closed: ClosedDay) -> list[str]:
-    """The lab settles without attempts, which is told, too, and not what this is about."""
     return [each.words for each in closed.differences if each.kind is D.PROVIDER]
 
 

@@ -12,18 +12,13 @@ from computepool import clock
 from computepool.core.accounts.roles import Role
 from computepool.core.errors import InvalidRequest, NotFound
 from computepool.core.jobs.cause import Cause
-from computepool.core.ledger import verbs
-from computepool.core.ledger.accounts import SHARDS, AccountKind, owner_available, submitter_available
-from computepool.core.ledger.earning import Earning, EarningState
+from computepool.core.ledger.dispute import DisputeState
 from computepool.core.ledger.explain import DIFFERS, Explained, PayMark, UnpaidReason
-from computepool.core.ledger.transfer import Posting
 from computepool.hub.http.pay import to_paid_attempt
+from computepool.hub.services import disputes, pay
 from computepool.hub.services import jobs as job_service
-from computepool.hub.services import pay
 from computepool.hub.services.attempts import reap_leases
 from computepool.hub.services.callers import AccountCaller
-from computepool.hub.store import ledger
-from computepool.hub.store.attempts import Grant
 from tests.support.paid_jobs import CREDIT, FAILED, acknowledge, forge, lease, open_paid_spine, ran, run_one, submit
 from tests.support.spine import EnrolledNode, Spine
 
@@ -49,13 +44,14 @@ async def node(spine: Spine, owner: AccountCaller) -> EnrolledNode:
     return await spine.enrol(owner=owner)
 
 
-def today() -> date:
-    return clock.now().date()
+def last_days() -> list[date]:
+    today = clock.now().date()
+    return [today - timedelta(days=1), today]
 
 
 async def ask(spine: Spine, caller: AccountCaller, node: EnrolledNode, **options: Any) -> dict[Any, Explained]:
     """By attempt, of one day or of the last two: a test may run at midnight."""
-    days = [options.pop("day")] if "day" in options else [today() - timedelta(days=1), today()]
+    days = [options.pop("day")] if "day" in options else last_days()
     found = {}
     for day in days:
         story = await pay.explain_day(
@@ -139,35 +135,26 @@ async def test_a_settlement_for_several_attempts_at_once_is_told_apart(spine, su
     assert [found[grant.id].moved_microcredits for grant in grants] == [(10 + n) * CREDIT * 4 // 5 for n in range(4)]
 
 
-async def test_pay_in_dispute_and_pay_that_was_taken_back_are_marked(spine, submitter, owner, node):
-    job = await submit(spine, submitter, slice_count=2)
-    disputed, fraud = [await run_one(spine, node, 10.0) for _ in range(2)]
-    await spine.fetch("UPDATE attempts SET earning_state = 'disputed' WHERE id = $1", disputed.id)
-    await reverse(spine, job.id, submitter, owner, fraud)
-    found = await ask(spine, owner, node)
-    assert found[disputed.id].mark is PayMark.DISPUTED
-    assert found[fraud.id].mark is PayMark.REVERSED
-
-
-async def reverse(spine: Spine, job_id: Any, submitter: AccountCaller, owner: AccountCaller, grant: Grant) -> None:
-    row = await spine.attempt(grant)
-    earning = Earning(
-        grant.id,
-        job_id,
-        submitter.account_id,
-        owner.account_id,
-        row["charged_microcredits"] - row["fee_microcredits"],
-        row["fee_microcredits"],
-        row["release_at"],
+async def test_pay_in_dispute_and_pay_that_was_taken_back_are_marked_and_say_why(spine, submitter, owner, node):
+    job = await submit(spine, submitter, slice_count=3)
+    grants = [await run_one(spine, node, 10.0) for _ in range(3)]
+    by_index = {grant.slice_index: grant for grant in grants}
+    await disputes.open_dispute(
+        spine.pool, submitter, job_id=job.id, slice_index=0, number=None, reason="every pixel is black"
     )
-    fees = SHARDS[AccountKind.FEE]
-    touched = [owner_available(owner.account_id), submitter_available(submitter.account_id), *fees]
-    async with spine.pool.acquire() as conn, conn.transaction():
-        balances = await ledger.lock_balances(conn, touched)
-        posting = verbs.reverse(earning=earning, available=0, fees={shard: balances[shard] for shard in fees})
-        assert isinstance(posting, Posting)
-        await ledger.post(conn, [posting])
-        await conn.execute("UPDATE attempts SET earning_state = $2 WHERE id = $1", grant.id, EarningState.REVERSED)
+    await disputes.reverse_earning(spine.pool, submitter, by_index[1].id, reason="made up")
+    story = [await pay.explain_day(spine.pool, owner, node.id, day=day, cursor=None, limit=9) for day in last_days()]
+    found = {attempt.id: (attempt, explained) for each in story for attempt, explained in each.attempts}
+    disputed, fraud, paid = [found[by_index[index].id] for index in range(3)]
+    assert [each[1].mark for each in (disputed, fraud, paid)] == [PayMark.DISPUTED, PayMark.REVERSED, PayMark.PAID]
+    assert "taken back later" in fraud[1].words
+    assert [each[0].dispute and each[0].dispute.reason for each in (disputed, fraud, paid)] == [
+        "every pixel is black",
+        "made up",
+        None,
+    ]
+    wire = to_paid_attempt(*disputed)
+    assert (wire.dispute_state, wire.dispute_reason) == (DisputeState.OPEN, "every pixel is black")
 
 
 # What was planted

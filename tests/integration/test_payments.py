@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -43,7 +43,8 @@ from computepool.hub.payments.port import PayoutOrder
 from computepool.hub.payments.webhook import WebhookAdapter
 from computepool.hub.services import cash, freezes, payouts, provider_events, reconciliation, top_ups
 from computepool.hub.store import payments as store
-from tests.support.payment_lab import MANUAL, PAY, PaymentLab, open_lab, post
+from tests.support.earnings import insist, post
+from tests.support.payment_lab import MANUAL, PAY, PaymentLab, open_lab
 from tests.support.payment_provider import SECRET, SILENT, Mood, PaymentProvider, run_provider
 
 FIRST = UUID(int=0)
@@ -64,16 +65,6 @@ async def lab(dsn: str, provider: PaymentProvider) -> AsyncIterator[PaymentLab]:
         yield lab
         # Whatever a story was about, nothing is ever handed out twice.
         assert len({id for id, _ in provider.orders}) == len(provider.orders) or provider.forgets_keys
-
-
-async def insist(ask: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Asks again, as callers do, while the hub is too busy: after half a second behind a lock it answers 503."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                return await ask()
-            except asyncpg.LockNotAvailableError:
-                pass
 
 
 # Top-ups

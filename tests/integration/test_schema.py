@@ -25,7 +25,7 @@ from computepool.core.nodes.state import NodeState
 from computepool.core.placement.slot import SlotKind
 from computepool.core.placement.weights import Preference
 from computepool.hub.store.receipts import ReceiptState
-from tests.support import audit_rows, ledger_rows, market_rows, payment_rows
+from tests.support import audit_rows, dispute_rows, ledger_rows, market_rows, payment_rows
 from tests.support.orphans import count_orphans
 from tests.support.postgres import TestServer
 
@@ -43,6 +43,7 @@ ENUMS = {
     "receipt_state": ReceiptState,
     **ledger_rows.ENUMS,
     **payment_rows.ENUMS,
+    **dispute_rows.ENUMS,
 }
 
 ACCOUNT, JOB, OTHER_JOB = UUID(int=1), UUID(int=2), UUID(int=3)
@@ -237,8 +238,15 @@ IMPOSSIBLE = [
     *payment_rows.IMPOSSIBLE,
     *audit_rows.IMPOSSIBLE,
     *market_rows.IMPOSSIBLE,
+    *dispute_rows.IMPOSSIBLE,
 ]
-POSSIBLE = [*ledger_rows.POSSIBLE, *payment_rows.POSSIBLE, *audit_rows.POSSIBLE, *market_rows.POSSIBLE]
+POSSIBLE = [
+    *ledger_rows.POSSIBLE,
+    *payment_rows.POSSIBLE,
+    *audit_rows.POSSIBLE,
+    *market_rows.POSSIBLE,
+    *dispute_rows.POSSIBLE,
+]
 
 
 @pytest.mark.parametrize(("constraint", "statement"), IMPOSSIBLE)

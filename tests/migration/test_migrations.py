@@ -13,14 +13,18 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 from alembic.config import Config
+from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
 
 from computepool.core.errors import StoreError
 from computepool.hub.store import migrate as migrate_module
 from computepool.hub.store.connect import connect
 from computepool.hub.store.migrate import migrate
+from tests.support.earnings import give_credits, insert_pay, list_faults
 from tests.support.pgbouncer import PLAIN_ROLE, PgBouncer
 from tests.support.postgres import TestServer, connected, wait_for
+from tests.support.rows import insert_account
 
 _numbers = itertools.count(1)
 
@@ -208,3 +212,40 @@ async def test_control_the_plain_role_owns_nothing_but_its_database(plain_dsn, e
     other = urlsplit(empty_dsn)._replace(netloc=urlsplit(plain_dsn).netloc).geturl()
     with pytest.raises(StoreError, match="OWNER TO"):
         await migrate(other)
+
+
+async def migrate_up_to_before(dsn: str, revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a database stands at a hub of the release before."""
+    upgrade = migrate_module._upgrade_once
+    before = ScriptDirectory.from_config(make_config()).get_revision(revision).down_revision
+
+    def upgrade_unless_there(connection: Connection) -> bool:
+        with connection.begin():
+            found = MigrationContext.configure(connection).get_current_revision()
+        return found != before and upgrade(connection)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(migrate_module, "_upgrade_once", upgrade_unless_there)
+        await migrate(dsn)
+    assert await versions(dsn) == [before]
+
+
+async def test_pay_that_was_frozen_before_there_were_disputes_gets_one_each(empty_dsn, monkeypatch):
+    await migrate_up_to_before(empty_dsn, "0009", monkeypatch)
+    async with connected(empty_dsn) as conn:
+        submitter, owner = [await insert_account(conn) for _ in range(2)]
+        async with conn.transaction():
+            await give_credits(conn, submitter, 1_000)
+        pays = [
+            await insert_pay(conn, owner_id=owner, submitter_id=submitter, prices=[100, 100], receipt=receipt)
+            for receipt in ("refused", None)
+        ]
+        frozen = [pay.attempt_ids[0] for pay in pays]
+        await conn.execute("UPDATE attempts SET earning_state = 'disputed' WHERE id = ANY($1::uuid[])", frozen)
+        await migrate(empty_dsn)
+        rows = await conn.fetch("SELECT attempt_id, origin::text, state::text, submitter_id, owner_id FROM disputes")
+        assert {tuple(row) for row in rows} == {
+            (frozen[0], "receipt", "open", submitter, owner),
+            (frozen[1], "books", "open", submitter, owner),
+        }
+        assert await list_faults(conn) == []

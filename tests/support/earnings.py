@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from computepool import entropy
 from computepool.core.ids import AccountId, AttemptId, JobId, NodeId
 from computepool.core.ledger import verbs
+from computepool.core.ledger.accounts import LedgerAccount
 from computepool.core.ledger.charging import Charge, charge_attempt
 from computepool.core.ledger.refusal import Refusal
 from computepool.core.ledger.transfer import Posting
+from computepool.core.payments.cash import CREDIT
+from computepool.hub.http.errors import AWAY
 from computepool.hub.store import ledger
-from tests.support.rows import insert_job
+from computepool.hub.store.connect import Pool
+from tests.support.rows import insert_account, insert_job
+
+T = TypeVar("T")
 
 FEE_PPM = 200_000
+RICH = 1_000_000 * CREDIT
 _numbers = itertools.count(1)
 
 
@@ -92,7 +100,8 @@ async def insert_node(conn: Any, owner_id: AccountId) -> NodeId:
     id = NodeId(entropy.new_id())
     await conn.execute(
         """INSERT INTO nodes (id, account_id, name, public_key, synthetic, isolation, hardware, agent_version)
-           VALUES ($1, $2, 'node', $3, false, 'sandboxed', '{}', '')""",
+           VALUES ($1, $2, 'node', $3, false, 'sandboxed',
+                   '{"cores": 1, "ram_bytes": 1, "disk_bytes": 1, "cpu_slots": 1}', '')""",
         id,
         owner_id,
         next(_numbers).to_bytes(32, "big"),
@@ -136,6 +145,74 @@ SELECT said.account_id, said.pending AS said_pending, kept.pending AS kept_pendi
 """
 
 
+# Attempts whose disputes or reversals are not what their state says: frozen is what is in dispute, and what was taken
+# back went back whole, once.
+MISJUDGED = """
+SELECT a.id, a.earning_state::text AS state, d.open_count, d.upheld_count, t.reversed,
+       a.charged_microcredits AS charged
+  FROM attempts a
+  JOIN LATERAL (SELECT count(*) FILTER (WHERE state = 'open') AS open_count,
+                       count(*) FILTER (WHERE state = 'upheld') AS upheld_count
+                  FROM disputes WHERE attempt_id = a.id) AS d ON true
+  JOIN LATERAL (SELECT coalesce(sum(amount), 0) AS reversed FROM ledger_transfers
+                 WHERE kind = 'reverse' AND attempt_id = a.id) AS t ON true
+ WHERE a.earning_state IS NOT NULL
+   AND ((a.earning_state = 'disputed') <> (d.open_count = 1) OR (a.earning_state = 'reversed') <> (d.upheld_count = 1)
+        OR t.reversed <> CASE WHEN a.earning_state = 'reversed' THEN a.charged_microcredits ELSE 0 END)
+"""
+
+
 async def list_faults(conn: Any) -> list[Any]:
     """Empty: the books add up, and every owner has what their attempts say."""
-    return [*await ledger.list_drifts(conn), *(dict(row) for row in await conn.fetch(DIFFERING))]
+    return [*await list_judgement_faults(conn), *(dict(row) for row in await conn.fetch(DIFFERING))]
+
+
+async def list_judgement_faults(conn: Any) -> list[Any]:
+    """Also for owners who have spent or cashed out."""
+    return [*await ledger.list_drifts(conn), *(dict(row) for row in await conn.fetch(MISJUDGED))]
+
+
+# Of a pool, for tests that look at one database all the time
+
+
+async def make_people(pool: Pool, count: int = 1) -> tuple[AccountId, list[AccountId]]:
+    """A rich submitter, and owners."""
+    async with pool.acquire() as conn:
+        submitter, *owners = [await insert_account(conn) for _ in range(count + 1)]
+        async with conn.transaction():
+            await give_credits(conn, submitter, RICH)
+    return submitter, owners
+
+
+async def earn(pool: Pool, owner: AccountId, submitter: AccountId, *prices: int, **options: Any) -> Pay:
+    async with pool.acquire() as conn:
+        return await insert_pay(conn, owner_id=owner, submitter_id=submitter, prices=prices, **options)
+
+
+async def insist(act: Callable[[], Awaitable[T]]) -> T:
+    """Asks again, as callers do, while the hub is too busy: after half a second behind a lock it answers 503."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await act()
+            except AWAY:
+                pass
+
+
+async def get_balance(pool: Pool, account: LedgerAccount) -> int:
+    async with pool.acquire() as conn:
+        return (await ledger.get_balances(conn, [account]))[account]
+
+
+async def list_states(pool: Pool, pay: Pay) -> list[str]:
+    """By slice."""
+    async with pool.acquire() as conn:
+        rows = await conn.fetch(
+            "SELECT earning_state::text AS state FROM attempts WHERE job_id = $1 ORDER BY slice_index", pay.job_id
+        )
+    return [row["state"] for row in rows]
+
+
+async def find_faults(pool: Pool) -> list[Any]:
+    async with pool.acquire() as conn:
+        return await list_faults(conn)

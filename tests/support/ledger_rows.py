@@ -83,6 +83,10 @@ IMPOSSIBLE = [
     ("ledger_transfers_amount_check", insert_transfer(amount=-1)),
     ("ledger_transfers_amount_check", insert_transfer(amount=10**15 + 1)),
     ("jobs_held_remaining_check", "UPDATE jobs SET held_remaining = -1"),
+    (
+        "jobs_finished_hold_check",
+        "UPDATE jobs SET held_remaining = 1, state = 'succeeded', succeeded_count = slice_count, finished_at = now()",
+    ),
     ("jobs_reserve_check", "UPDATE jobs SET reserve_microcredits = -1"),
     ("jobs_charged_check", "UPDATE jobs SET charged_microcredits = -1"),
     ("attempts_rate_check", "UPDATE attempts SET rate_microcredits_per_hour = -1"),

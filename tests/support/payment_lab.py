@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import socket
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
@@ -22,12 +22,7 @@ from computepool import entropy
 from computepool.core.accounts.roles import DEFAULT_ROLES, Role
 from computepool.core.errors import ComputePoolError
 from computepool.core.ids import AccountId, AttemptId, KeyId
-from computepool.core.ledger import verbs
-from computepool.core.ledger.accounts import SHARDS, AccountKind, LedgerAccount, owner_available, receivable
-from computepool.core.ledger.charging import Charge
-from computepool.core.ledger.earning import Earning, EarningState
-from computepool.core.ledger.refusal import Refusal
-from computepool.core.ledger.transfer import Posting
+from computepool.core.ledger.accounts import SHARDS, AccountKind, LedgerAccount
 from computepool.core.payments.books import Difference
 from computepool.core.payments.cash import CREDIT, CashTerms
 from computepool.core.payments.payout import PayoutState
@@ -36,16 +31,17 @@ from computepool.hub.http.errors import AWAY
 from computepool.hub.payments.manual import MANUAL, ManualAdapter
 from computepool.hub.payments.port import Provider, Providers
 from computepool.hub.payments.webhook import WebhookAdapter
+from computepool.hub.services import disputes, reconciliation, releases
 from computepool.hub.services import payouts as payout_service
-from computepool.hub.services import reconciliation
 from computepool.hub.services import top_ups as top_up_service
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.provider_events import receive_event
 from computepool.hub.store import ledger as ledger_store
 from computepool.hub.store.connect import Pool, create_pool
 from computepool.hub.store.payments import StoredPayout, StoredTopUp
+from tests.support.earnings import insert_pay
 from tests.support.payment_provider import SILENT, PaymentProvider
-from tests.support.rows import insert_account, insert_job
+from tests.support.rows import insert_account
 
 PAY = "pay"
 TERMS = CashTerms(cool_off_seconds=0)
@@ -68,7 +64,8 @@ class PaymentLab:
     impatient: Providers
     operator: AccountCaller
     terms: CashTerms = TERMS
-    earnings: list[Earning] = field(default_factory=list)
+    # Of owners that were made, the attempts that they earned with.
+    earnings: list[AttemptId] = field(default_factory=list)
 
     # People
 
@@ -106,36 +103,20 @@ class PaymentLab:
     async def get_top_up(self, id: UUID) -> str:
         return str(await self.fetch_value("SELECT state::text FROM top_ups WHERE id = $1", id))
 
-    # Money earned, by the ledger's own verbs
+    # Money earned
 
-    async def earn(self, owner: AccountCaller, submitter: AccountCaller, credits: int) -> Earning:
+    async def earn(self, owner: AccountCaller, submitter: AccountCaller, credits: int) -> AttemptId:
         """The owner's part of a job that cost this much, free to be cashed out."""
-        price, attempt_id = credits * CREDIT, AttemptId(entropy.new_id())
-        charge = Charge(attempt_id, price * 4 // 5, price - price * 4 // 5)
-        async with self.pool.acquire() as conn, conn.transaction():
-            job_id = await insert_job(conn, submitter.account_id)
-            earning = Earning(
-                attempt_id,
-                job_id,
-                submitter.account_id,
-                owner.account_id,
-                charge.owner_microcredits,
-                charge.fee_microcredits,
-                LONG_AGO,
-            )
-            await post(conn, verbs.hold(job_id=job_id, submitter_id=submitter.account_id, amount=price))
-            await post(
+        async with self.pool.acquire() as conn:
+            pay = await insert_pay(
                 conn,
-                verbs.settle(
-                    job_id=job_id,
-                    submitter_id=submitter.account_id,
-                    owner_id=owner.account_id,
-                    charges=[charge],
-                    held_remaining=price,
-                ),
+                owner_id=owner.account_id,
+                submitter_id=submitter.account_id,
+                prices=[credits * CREDIT],
             )
-            await post(conn, verbs.release(earnings=[earning], now=FAR_AHEAD))
-        return replace(earning, state=EarningState.RELEASED)
+        while (await releases.release_due(self.pool, limit=100)).attempt_count:
+            pass
+        return pay.attempt_ids[0]
 
     async def make_owner(self, credits: int = 800) -> AccountCaller:
         """Somebody with this much to cash out, payout details, and somebody else's top-up behind it."""
@@ -145,14 +126,9 @@ class PaymentLab:
         await self.set_details(owner)
         return owner
 
-    async def reverse(self, earning: Earning) -> None:
+    async def reverse(self, attempt_id: AttemptId) -> None:
         """Late fraud: the pay is taken back from wherever it is."""
-        owner, fees = owner_available(earning.owner_id), SHARDS[AccountKind.FEE]
-        touched = [owner, receivable(earning.owner_id), *fees, LedgerAccount(_SUBMITTER, earning.submitter_id)]
-        async with self.pool.acquire() as conn, conn.transaction():
-            balances = await ledger_store.lock_balances(conn, touched)
-            fee_balances = {shard: balances[shard] for shard in fees}
-            await post(conn, verbs.reverse(earning=earning, available=balances[owner], fees=fee_balances))
+        await disputes.reverse_earning(self.pool, self.operator, attempt_id, reason="the result was made up")
 
     # Money out
 
@@ -246,15 +222,6 @@ class PaymentLab:
         await self.execute("ALTER TABLE payouts DISABLE TRIGGER payouts_refuse_change")
         await self.execute("UPDATE payouts SET sent_at = sent_at - $2::interval WHERE id = $1", id, by)
         await self.execute("ALTER TABLE payouts ENABLE TRIGGER payouts_refuse_change")
-
-
-_SUBMITTER = AccountKind.SUBMITTER_AVAILABLE
-
-
-async def post(conn: Any, posting: Posting | Refusal) -> None:
-    assert isinstance(posting, Posting), posting
-    [outcome] = await ledger_store.post(conn, [posting])
-    assert not isinstance(outcome, Refusal), outcome
 
 
 def to_caller(account_id: AccountId, roles: frozenset[Role] = DEFAULT_ROLES) -> AccountCaller:

@@ -43,6 +43,7 @@ STABLE = {
     "insufficient_credits": 402,
     "posting_mismatch": 409,
     "posting_refused": 409,
+    "dispute_refused": 409,
     "currency_mismatch": 400,
     "payout_below_minimum": 400,
     "signature_refused": 401,

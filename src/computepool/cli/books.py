@@ -30,30 +30,32 @@ def command() -> None:
     help="The payment provider's own list of that day: CSV with id, currency, amount_minor (out: below 0).",
 )
 @click.option("--payouts", type=click.Path(path_type=Path, dir_okay=False), help="Write the day's payout file here.")
+@click.option("--from-start", is_flag=True, help="Count every transfer, not only those since the last checkpoint.")
 @click.option("--json", "as_json", is_flag=True, help="Print the hub's answer for programs.")
 @hub_options
 def close(
-    day: str, provider_books: Path | None, payouts: Path | None, as_json: bool, hub_url: str | None, key: str | None
+    day: str,
+    provider_books: Path | None,
+    payouts: Path | None,
+    from_start: bool,
+    as_json: bool,
+    hub_url: str | None,
+    key: str | None,
 ) -> int:
     """Close a day: trial balance, payout file, and everything that does not agree. Closed again, it is the same.
 
     Exit code 1 when something does not agree.
     """
-    from computepool.cli.terminal import print_json
-    from computepool.cli.words import plain
+    from computepool.cli.terminal import show
     from computepool.core.ledger.period import read_day
 
     wanted = read_day(day)
     movements = None if provider_books is None else read_provider_books(provider_books)
     books = connect(hub_url, key).books
-    closed = books.close(day=wanted, provider_movements=movements)
+    closed = books.close(day=wanted, provider_movements=movements, from_start=from_start)
     if payouts is not None:
         _write_private(payouts, books.payout_file(day=wanted))
-    if as_json:
-        print_json(closed)
-    else:
-        for line in describe_close(closed, payouts):
-            click.echo(plain(line))
+    show(closed, lambda found: describe_close(found, payouts), as_json=as_json)
     return _EXIT_DIFFERS if closed.differences else 0
 
 
@@ -113,6 +115,8 @@ def describe_close(closed: ClosedBooks, payouts: Path | None) -> list[str]:
     )
     where = f", written to {payouts}" if payouts else "; --payouts FILE writes them down"
     lines += ["", *wrap(f"{closed.payout_count:,} payouts were handed out{where}.")]
+    if closed.counted_from_batch is not None:
+        lines += wrap(f"Counted from batch {closed.counted_from_batch:,} on; --from-start counts every transfer.")
     if not closed.compared_with_provider:
         lines += wrap("The payment provider's own books were not compared: --provider-books FILE does.")
     if not closed.differences:

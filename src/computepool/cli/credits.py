@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from computepool.cli.access import connect, hub_options
+from computepool.cli.disputes import dispute_commands, operator_dispute_commands
 from computepool.cli.operator_credits import operator_commands
 
 if TYPE_CHECKING:
@@ -17,6 +18,17 @@ if TYPE_CHECKING:
 
 _HISTORY_LENGTH = 20
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print the hub's answer for programs.")
+
+
+def _check_amount(_: click.Context, __: click.Parameter, amount: str) -> str:
+    """Before a hub is asked: a slip of the pen is told at once."""
+    from computepool.sdk import parse_amount
+
+    parse_amount(amount)
+    return amount
+
+
+amount_argument = click.argument("amount", callback=_check_amount)
 
 
 class _InOrder(click.Group):
@@ -37,52 +49,35 @@ def command(ctx: click.Context, as_json: bool, hub_url: str | None, key: str | N
     """
     if ctx.invoked_subcommand is not None:
         return
-    from computepool.cli.terminal import print_json
+    from computepool.cli.terminal import show
 
     found = connect(hub_url, key).credits.get()
-    if as_json:
-        print_json(found)
-        return
-    for line in describe_credits(found):
-        click.echo(line)
+    show(found, describe_credits, as_json=as_json)
 
 
 @command.command("top-up")
-@click.argument("amount")
+@amount_argument
 @click.option("--currency", metavar="XXX", help="Pay in this currency. [else that of your region]")
 @as_json_option
 @hub_options
 def top_up(amount: str, currency: str | None, as_json: bool, hub_url: str | None, key: str | None) -> None:
     """Pay in for AMOUNT credits: says where and how to pay. They are yours when the payment has arrived."""
-    from computepool.cli.terminal import print_json
-    from computepool.sdk import parse_amount
+    from computepool.cli.terminal import show
 
-    # Before a hub is asked: a slip of the pen is told at once.
-    parse_amount(amount)
     found = connect(hub_url, key).credits.top_up(credits=amount, currency=currency)
-    if as_json:
-        print_json(found)
-        return
-    for line in describe_top_up(found):
-        click.echo(line)
+    show(found, describe_top_up, as_json=as_json)
 
 
 @command.command("cash-out")
-@click.argument("amount")
+@amount_argument
 @as_json_option
 @hub_options
 def cash_out(amount: str, as_json: bool, hub_url: str | None, key: str | None) -> None:
     """Have AMOUNT credits of what you earned paid out to where your payout details say."""
-    from computepool.cli.terminal import print_json
-    from computepool.sdk import parse_amount
+    from computepool.cli.terminal import show
 
-    parse_amount(amount)
     found = connect(hub_url, key).credits.cash_out(credits=amount)
-    if as_json:
-        print_json(found)
-        return
-    for line in describe_payout(found):
-        click.echo(line)
+    show(found, describe_payout, as_json=as_json)
 
 
 @command.command("cancel")
@@ -95,34 +90,24 @@ def cancel(payout: str, as_json: bool, hub_url: str | None, key: str | None) -> 
     PAYOUT is its id, or a piece of at least four characters from the id's beginning or end.
     """
     from computepool.cli.job_names import pick_id
-    from computepool.cli.terminal import print_json
+    from computepool.cli.terminal import show
 
     client = connect(hub_url, key)
     open_ids = [each.id for each in client.credits.list_payouts().payouts if each.sent_at is None]
     found = client.credits.cancel_payout(payout_id=pick_id(payout, open_ids, what="payout that is not sent"))
-    if as_json:
-        print_json(found)
-        return
-    for line in describe_payout(found):
-        click.echo(line)
+    show(found, describe_payout, as_json=as_json)
 
 
 @command.command("spend")
-@click.argument("amount")
+@amount_argument
 @as_json_option
 @hub_options
 def spend(amount: str, as_json: bool, hub_url: str | None, key: str | None) -> None:
     """Turn AMOUNT credits of what you earned into credits for your own jobs."""
-    from computepool.cli.terminal import print_json
-    from computepool.sdk import parse_amount
+    from computepool.cli.terminal import show
 
-    parse_amount(amount)
     found = connect(hub_url, key).credits.spend_earnings(credits=amount)
-    if as_json:
-        print_json(found)
-        return
-    for line in describe_credits(found):
-        click.echo(line)
+    show(found, describe_credits, as_json=as_json)
 
 
 @command.command("details")
@@ -132,7 +117,7 @@ def spend(amount: str, as_json: bool, hub_url: str | None, key: str | None) -> N
 @hub_options
 def details(region: str | None, destination: str | None, as_json: bool, hub_url: str | None, key: str | None) -> None:
     """Show where your payouts go; or say it, with --region and --to. A change stops payouts for a while."""
-    from computepool.cli.terminal import print_json
+    from computepool.cli.terminal import show
 
     if (region is None) != (destination is None):
         raise click.UsageError("Give both: computepool credits details --region IN --to 'HDFC 0001234567'")
@@ -141,11 +126,7 @@ def details(region: str | None, destination: str | None, as_json: bool, hub_url:
         found = client.credits.get_payout_details()
     else:
         found = client.credits.set_payout_details(region=region.upper(), destination=destination)
-    if as_json:
-        print_json(found)
-        return
-    for line in _describe_details(found):
-        click.echo(line)
+    show(found, _describe_details, as_json=as_json)
 
 
 @command.command("history")
@@ -167,7 +148,7 @@ def history(limit: int, as_json: bool, hub_url: str | None, key: str | None) -> 
         screen().print(history_table(top_ups, payouts, limit=limit))
 
 
-for each in operator_commands:
+for each in (*dispute_commands, *operator_commands, *operator_dispute_commands):
     command.add_command(each)
 
 
@@ -176,10 +157,16 @@ def describe_credits(found: Credits) -> list[str]:
     from computepool.core.placement.price import format_credits
 
     least = format_credits(found.terms.payout_microcredits_min)
+    disputed = (
+        [("disputed", found.disputed_microcredits, "of what is pending; see computepool credits disputes")]
+        if found.disputed_microcredits
+        else []
+    )
     rows = [
         ("available", found.available_microcredits, "to spend on jobs"),
         ("held", found.held_microcredits, "set aside for jobs that are not finished"),
         ("pending", found.pending_microcredits, "earned, and held back for a while"),
+        *disputed,
         ("earned", found.earned_microcredits, f"to cash out, from {least} credits on, or to spend"),
     ]
     if found.owed_microcredits:

@@ -31,7 +31,7 @@ def find_payee(client: Client, name: str) -> tuple[UUID, str]:
 
 
 def describe_pay(name: str, day: date, attempts: Iterable[PaidAttempt], *, everything: bool = False) -> list[str]:
-    """Counts and sums of all; of those that differ every one, of the others only with `everything`."""
+    """Counts and sums of all; of those that differ or are disputed every one, of the others with `everything`."""
     from computepool.cli.why import lay_out, one_line, wrap
     from computepool.core.ledger.decimals import say_credits, to_decimal
 
@@ -45,7 +45,7 @@ def describe_pay(name: str, day: date, attempts: Iterable[PaidAttempt], *, every
         sums[mark] += attempt.earned_microcredits
         if attempt.differences:
             missing += attempt.missing_microcredits
-        if (attempt.differences or everything) and len(told) < _LINES_SHOWN:
+        if (attempt.differences or attempt.dispute_reason or everything) and len(told) < _LINES_SHOWN:
             told.append(attempt)
     if not counts:
         return [f"No attempt ended on {one_line(name)} on {day} (UTC)."]
@@ -64,7 +64,7 @@ def describe_pay(name: str, day: date, attempts: Iterable[PaidAttempt], *, every
 
 
 def _describe(attempt: PaidAttempt) -> Sequence[str]:
-    from computepool.cli.why import wrap
+    from computepool.cli.why import one_line, wrap
     from computepool.core.ledger.decimals import to_decimal
     from computepool.core.placement.price import say_price
 
@@ -84,4 +84,8 @@ def _describe(attempt: PaidAttempt) -> Sequence[str]:
         f"to you: due {to_decimal(attempt.due_to_owner_microcredits)}, "
         f"earned {to_decimal(attempt.earned_microcredits)}, moved {moved}"
     )
-    return [head, *wrap(facts, indent="  "), *wrap(money, indent="  "), *wrap(attempt.words, indent="  ")]
+    lines = [head, *wrap(facts, indent="  "), *wrap(money, indent="  "), *wrap(attempt.words, indent="  ")]
+    if attempt.dispute_state is not None:
+        lines += wrap(f"dispute, {attempt.dispute_state.value}: {one_line(attempt.dispute_reason)}", indent="  ")
+        lines += wrap(f"decided: {one_line(attempt.dispute_note)}", indent="  ") if attempt.dispute_note else []
+    return lines

@@ -71,8 +71,7 @@ def _show(
     *,
     as_json: bool,
 ) -> None:
-    from computepool.cli.terminal import print_json
-    from computepool.cli.words import plain
+    from computepool.cli.terminal import show
     from computepool.wire.statements import JobLines
 
     found: AccountStatement | JobStatement | NodeStatement
@@ -86,11 +85,7 @@ def _show(
     else:
         found = client.books.statement(since=since, until=until)
         described = describe_account(found)
-    if as_json:
-        print_json(found)
-        return
-    for line in described:
-        click.echo(plain(line))
+    show(found, lambda _: described, as_json=as_json)
 
 
 def _list_pages(
@@ -191,7 +186,7 @@ def _describe_transfers(found: list[TransferLine], *, is_more: bool) -> list[str
 
 
 def _describe_charges(found: list[ChargeLine], *, is_more: bool) -> list[str]:
-    from computepool.cli.why import lay_out
+    from computepool.cli.why import lay_out, one_line, wrap
     from computepool.cli.words import short_id
 
     if not found:
@@ -204,11 +199,17 @@ def _describe_charges(found: list[ChargeLine], *, is_more: bool) -> list[str]:
             "" if line.metered_seconds is None else f"{line.metered_seconds:,}",
             line.charged_credits,
             line.earned_credits,
+            line.earning_state.value if line.earning_state else "",
         )
         for line in found[:_LINES_SHOWN]
     ]
-    heads = ("ENDED", "JOB/SLICE", "HOW", "SECONDS", "CHARGED", "EARNED")
-    return [*lay_out(heads, rows, right=(3, 4, 5)), *_say_cut(found, is_more)]
+    heads = ("ENDED", "JOB/SLICE", "HOW", "SECONDS", "CHARGED", "EARNED", "PAY")
+    lines = [*lay_out(heads, rows, right=(3, 4, 5)), *_say_cut(found, is_more)]
+    for line in found[:_LINES_SHOWN]:
+        if line.dispute_state is not None:
+            why = one_line(line.dispute_note or line.dispute_reason)
+            lines += wrap(f"{short_id(line.job_id)}/{line.slice_index} dispute {line.dispute_state.value}: {why}")
+    return lines
 
 
 def _say_cut(found: list[TransferLine] | list[ChargeLine], is_more: bool) -> list[str]:

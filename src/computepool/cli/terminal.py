@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 import msgspec
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+Found = TypeVar("Found")
 
 # One table for the colour of every state; the word itself says it too, for terminals and eyes without colour.
 _STYLES = {
@@ -84,6 +86,15 @@ def cell(text: str, *, one_line: bool = False) -> Text:
     if one_line:
         return Text(" ".join(plain(text).split()), no_wrap=True, overflow="ellipsis")
     return Text(plain(text))
+
+
+def show(found: Found, describe: Callable[[Found], Iterable[str]], *, as_json: bool) -> None:
+    """For programs the message as it is, for people what it says."""
+    if as_json:
+        print_json(found)
+        return
+    for line in describe(found):
+        sys.stdout.write(plain(line) + "\n")
 
 
 def print_json(value: object) -> None:

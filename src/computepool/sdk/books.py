@@ -84,13 +84,9 @@ class BooksClient:
         return self._page("/v1/credits/why", PayWhy, params, cursor, limit)
 
     def why_all(self, *, node_id: UUID, day: date) -> Iterator[PaidAttempt]:
-        cursor: str | None = None
-        while True:
-            page = self.why(node_id=node_id, day=day, cursor=cursor)
+        params = {"node": str(node_id), "day": day.isoformat(), "limit": _PAY_PAGE_LENGTH}
+        for page in self._transport.pages("/v1/credits/why", PayWhy, params):
             yield from page.attempts
-            if page.cursor is None:
-                return
-            cursor = page.cursor
 
     def proof(self) -> Proof:
         """Public: all accounts come to zero, and the newest batch of the chain."""
@@ -115,13 +111,21 @@ class BooksClient:
                 )
             number = found.next_number
 
-    def check_balances(self) -> BalanceCheck:
-        return self._transport.call("GET", "/v1/operator/audit/balances", BalanceCheck)
+    def check_balances(self, *, from_start: bool = False) -> BalanceCheck:
+        """Counts what came since the last checkpoint of the books, or every transfer there is."""
+        params = {"from_start": str(from_start).lower()}
+        return self._transport.call("GET", "/v1/operator/audit/balances", BalanceCheck, params=params)
 
-    def close(self, *, day: date, provider_movements: Sequence[ProviderMovement] | None = None) -> ClosedBooks:
-        """Closed again, a day comes to the same."""
+    def close(
+        self,
+        *,
+        day: date,
+        provider_movements: Sequence[ProviderMovement] | None = None,
+        from_start: bool = False,
+    ) -> ClosedBooks:
+        """Closed again, a day comes to the same, whether counted from the last checkpoint or from the start."""
         movements = None if provider_movements is None else list(provider_movements)
-        body = CloseBooks(day=day, provider_movements=movements)
+        body = CloseBooks(day=day, provider_movements=movements, from_start=from_start)
         return self._transport.call("POST", "/v1/operator/books/close", ClosedBooks, body=body, repeatable=True)
 
     def payout_file(self, *, day: date) -> str:

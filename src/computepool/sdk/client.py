@@ -51,6 +51,7 @@ from computepool.wire.why import NodeWhy
 
 if TYPE_CHECKING:
     from computepool.sdk.books import BooksClient
+    from computepool.sdk.disputes import DisputesClient
     from computepool.sdk.market import MarketClient
 
 _PAGE_LENGTH = 100
@@ -97,6 +98,13 @@ class Client:
         from computepool.sdk.books import BooksClient
 
         return BooksClient(self._transport)
+
+    @property
+    def disputes(self) -> DisputesClient:
+        """Doubting the pay for an attempt of one's job, and what became of it; for operators the decision."""
+        from computepool.sdk.disputes import DisputesClient
+
+        return DisputesClient(self._transport)
 
     @property
     def market(self) -> MarketClient:
@@ -345,13 +353,8 @@ class Client:
 
     def nodes(self) -> Iterator[Node]:
         """All of one's nodes, fetched page by page."""
-        cursor: str | None = None
-        while True:
-            page = self.list_nodes(cursor=cursor)
+        for page in self._transport.pages("/v1/nodes", NodePage, {"limit": _PAGE_LENGTH}):
             yield from page.nodes
-            if page.cursor is None:
-                return
-            cursor = page.cursor
 
     def get_node(self, *, node_id: UUID) -> Node:
         return self._transport.call("GET", f"/v1/nodes/{node_id}", Node)

@@ -129,14 +129,9 @@ class OperatorCredits:
         self, *, state: TopUpState = TopUpState.REQUESTED, reference: str | None = None
     ) -> Iterator[AccountTopUp]:
         """Everybody's, newest first, fetched page by page."""
-        cursor: str | None = None
-        while True:
-            params = {"state": state.value, "reference": reference, "limit": _PAGE_LENGTH, "cursor": cursor}
-            page = self._transport.call("GET", "/v1/operator/top-ups", AccountTopUpPage, params=params)
+        params = {"state": state.value, "reference": reference, "limit": _PAGE_LENGTH}
+        for page in self._transport.pages("/v1/operator/top-ups", AccountTopUpPage, params):
             yield from page.top_ups
-            cursor = page.cursor
-            if cursor is None:
-                return
 
     def cash_rates(self) -> CashRates:
         """What cash is worth at this hub, and what is wrong with that."""
@@ -144,14 +139,9 @@ class OperatorCredits:
 
     def payouts(self, *, state: PayoutState = PayoutState.RESERVED) -> Iterator[AccountPayout]:
         """Everybody's, oldest first, fetched page by page."""
-        cursor: str | None = None
-        while True:
-            params = {"state": state.value, "limit": _PAGE_LENGTH, "cursor": cursor}
-            page = self._transport.call("GET", "/v1/operator/payouts", AccountPayoutPage, params=params)
+        params = {"state": state.value, "limit": _PAGE_LENGTH}
+        for page in self._transport.pages("/v1/operator/payouts", AccountPayoutPage, params):
             yield from page.payouts
-            cursor = page.cursor
-            if cursor is None:
-                return
 
     def refund_top_up(self, *, top_up_id: UUID) -> TopUp:
         return self._transport.call("POST", f"/v1/operator/top-ups/{top_up_id}/refund", TopUp, repeatable=True)
@@ -186,14 +176,8 @@ class OperatorCredits:
         return self._transport.call("POST", "/v1/operator/provider-events/hear-again", Heard, body=body)
 
     def freezes(self) -> Iterator[Freeze]:
-        cursor: str | None = None
-        while True:
-            params = {"limit": _PAGE_LENGTH, "cursor": cursor}
-            page = self._transport.call("GET", "/v1/operator/freezes", FreezePage, params=params)
+        for page in self._transport.pages("/v1/operator/freezes", FreezePage, {"limit": _PAGE_LENGTH}):
             yield from page.freezes
-            cursor = page.cursor
-            if cursor is None:
-                return
 
     def lift_freeze(self, *, account_id: UUID) -> None:
         self._transport.tell("POST", f"/v1/operator/freezes/{account_id}/lift")

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -34,7 +34,16 @@ from computepool.wire.errors import ErrorBody
 if TYPE_CHECKING:
     import httpx
 
+
+class Page(Protocol):
+    """An answer that names where the next one begins, if there is one."""
+
+    @property
+    def cursor(self) -> str | None: ...
+
+
 Reply = TypeVar("Reply")
+Paged = TypeVar("Paged", bound=Page)
 T = TypeVar("T")
 Item = TypeVar("Item")
 
@@ -89,6 +98,16 @@ class Transport:
         """`repeatable` says that doing it twice is the same as doing it once; the verb decides if not given."""
         raw = self._ask(method, path, body=body, params=params, headers=headers, repeatable=repeatable)
         return self._decode(raw, reply)
+
+    def pages(self, path: str, reply: type[Paged], params: Mapping[str, Any]) -> Iterator[Paged]:
+        """One after the other, each when it is asked for, until one names no next."""
+        cursor: str | None = None
+        while True:
+            page = self.call("GET", path, reply, params={**params, "cursor": cursor})
+            yield page
+            cursor = page.cursor
+            if cursor is None:
+                return
 
     def tell(self, method: str, path: str, *, body: object = None) -> None:
         """A call that is answered with nothing but that it was done."""

@@ -70,3 +70,7 @@ class BalanceCheck(msgspec.Struct, frozen=True, kw_only=True):
     stray_ids: list[int]
     # Transfers since the last batch.
     unsealed_count: int
+    # Checkpoints of the books that are not as they were made; then every transfer was counted.
+    checkpoint_faults: list[str] = []
+    # The sealed batch of the checkpoint that the count began after; absent: every transfer was counted.
+    counted_from_batch: int | None = None

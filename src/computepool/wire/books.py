@@ -25,6 +25,8 @@ class CloseBooks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     day: date
     # The provider's own books of that day; absent: they are not compared.
     provider_movements: list[ProviderMovement] | None = None
+    # Count every transfer there is, rather than those since the last checkpoint.
+    from_start: bool = False
 
 
 class TrialLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,3 +67,5 @@ class ClosedBooks(msgspec.Struct, frozen=True, kw_only=True):
     # True: there are more than are told.
     differences_is_cut: bool
     compared_with_provider: bool
+    # The sealed batch of the checkpoint that the count began after; absent: every transfer was counted.
+    counted_from_batch: int | None = None

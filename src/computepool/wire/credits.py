@@ -31,6 +31,8 @@ class Credits(msgspec.Struct, frozen=True, kw_only=True):
     held_microcredits: int
     # Earned with one's nodes, and not beyond the holdback.
     pending_microcredits: int
+    # Of what is pending: frozen until the operator has decided a dispute.
+    disputed_microcredits: int = 0
     # To be cashed out, or spent on jobs.
     earned_microcredits: int
     # For money that was taken back after it was spent.

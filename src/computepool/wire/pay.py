@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import date
 from uuid import UUID
 
 import msgspec
 
-from computepool.core.jobs.cause import Cause
-from computepool.core.jobs.state import AttemptState
 from computepool.core.ledger.charging import ChargeRule
-from computepool.core.ledger.earning import EarningState
 from computepool.core.ledger.explain import PayMark, UnpaidReason
+from computepool.wire.statements import PricedAttempt
 
 
-class PaidAttempt(msgspec.Struct, frozen=True, kw_only=True):
+class PaidAttempt(PricedAttempt, frozen=True, kw_only=True):
     """One attempt: what its pay follows from, what it should be, what was charged, and what the ledger moved."""
 
-    attempt_id: UUID
-    job_id: UUID
-    slice_index: int
-    number: int
-    slot: str
-    state: AttemptState
-    leased_at: datetime
     mark: PayMark
     words: str
     rule: ChargeRule
-    # Owner's part and fee together: by the rules, and by the attempt's row.
+    # By the rules: owner's part and fee together, and the owner's part.
     due_microcredits: int
-    charged_microcredits: int
-    fee_microcredits: int
-    # The owner's part: by the rules, by the row, by the ledger. Without the last: it is part of a settlement of
-    # several attempts that does not add up.
     due_to_owner_microcredits: int
-    earned_microcredits: int
+    # By the ledger. Absent: it is part of a settlement of several attempts that does not add up.
     moved_microcredits: int | None
     # What the owner has got too little; below zero: too much.
     missing_microcredits: int
@@ -42,16 +29,6 @@ class PaidAttempt(msgspec.Struct, frozen=True, kw_only=True):
     differences: list[str]
     # Why nothing is due, if nothing is.
     reason: UnpaidReason | None = None
-    cause: Cause | None = None
-    finished_at: datetime | None = None
-    # As the node claims, and as it counts.
-    run_seconds: float | None = None
-    metered_seconds: int | None = None
-    # Frozen with the lease.
-    rate_microcredits_per_hour: int | None = None
-    rate_card_version: str | None = None
-    earning_state: EarningState | None = None
-    release_at: datetime | None = None
 
 
 class PayWhy(msgspec.Struct, frozen=True, kw_only=True):

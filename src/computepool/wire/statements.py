@@ -11,6 +11,7 @@ import msgspec
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.state import AttemptState
 from computepool.core.ledger.accounts import AccountKind
+from computepool.core.ledger.dispute import DisputeState
 from computepool.core.ledger.earning import EarningState
 from computepool.core.ledger.statement import Flow
 from computepool.core.ledger.transfer import TransferKind
@@ -70,32 +71,43 @@ class AccountStatement(msgspec.Struct, frozen=True, kw_only=True):
     cursor: str | None = None
 
 
-class ChargeLine(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt and what it cost: metered seconds times rate, cut into the owner's part and the fee."""
+class PricedAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt, what its price follows from, and where the pay for it stands."""
 
     attempt_id: UUID
     job_id: UUID
     slice_index: int
     number: int
-    node_id: UUID
     slot: str
     state: AttemptState
     leased_at: datetime
+    # Owner's part and fee together, the fee, and the owner's part.
     charged_microcredits: int
     fee_microcredits: int
     earned_microcredits: int
-    charged_credits: str
-    earned_credits: str
     cause: Cause | None = None
     finished_at: datetime | None = None
     # As the node claims; what counts is beside it.
     run_seconds: float | None = None
     metered_seconds: int | None = None
+    # Frozen with the lease.
     rate_microcredits_per_hour: int | None = None
     rate_card_version: str | None = None
     # Where the owner's part stands, and when the holdback is over.
     earning_state: EarningState | None = None
     release_at: datetime | None = None
+    # The newest dispute over it, if there is one: why it was opened, and why it was decided so.
+    dispute_state: DisputeState | None = None
+    dispute_reason: str = ""
+    dispute_note: str = ""
+
+
+class ChargeLine(PricedAttempt, frozen=True, kw_only=True):
+    """An attempt and what it cost: metered seconds times rate, cut into the owner's part and the fee."""
+
+    node_id: UUID
+    charged_credits: str
+    earned_credits: str
 
 
 class JobStatement(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from enum import Enum
+from types import MappingProxyType
 
 from computepool.core.ledger.accounts import AccountKind
 from computepool.core.ledger.transfer import TransferKind
@@ -20,6 +21,8 @@ class DifferenceKind(str, Enum):
     TRIAL = "trial"
     # A balance or a hold is not what its transfers come to.
     DRIFT = "drift"
+    # A checkpoint of the books is not as it was made; all transfers were counted instead.
+    CHECKPOINT = "checkpoint"
     # Attempts were charged something else than was settled.
     CHARGE = "charge"
     # The payment provider's own books say something else.
@@ -63,10 +66,13 @@ class Figures:
     payout_sha256: str
 
 
-def make_trial(lines: Iterable[TrialLine]) -> tuple[TrialLine, ...]:
-    """All kinds in their order, those without a transfer too."""
+def make_trial(
+    lines: Iterable[TrialLine], before: Mapping[AccountKind, int] = MappingProxyType({})
+) -> tuple[TrialLine, ...]:
+    """All kinds in their order, those without a transfer too. `before`: all up to the first that was read."""
     found = {line.kind: line for line in lines}
-    return tuple(found.get(kind, TrialLine(kind, 0, 0, 0)) for kind in AccountKind)
+    trial = (found.get(kind, TrialLine(kind, 0, 0, 0)) for kind in AccountKind)
+    return tuple(replace(line, opening=line.opening + before.get(line.kind, 0)) for line in trial)
 
 
 def list_trial_faults(trial: Sequence[TrialLine]) -> list[str]:

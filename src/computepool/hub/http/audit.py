@@ -29,6 +29,10 @@ class CheckQuery(msgspec.Struct, frozen=True, kw_only=True):
     known: str | None = None
 
 
+class BalancesQuery(msgspec.Struct, frozen=True, kw_only=True):
+    from_start: bool = False
+
+
 @routes.add("GET", "/v1/credits/proof", Access.PUBLIC, answer=wire.Proof, public_per_minute=PROOFS_PER_MINUTE)
 async def prove(call: Call) -> wire.Proof:
     """All accounts of the ledger come to zero; what each kind of account comes to; the newest sealed batch."""
@@ -67,10 +71,10 @@ async def check_batches(call: Call) -> wire.AuditCheck:
     )
 
 
-@routes.add("GET", "/v1/operator/audit/balances", Access.OPERATOR, answer=wire.BalanceCheck)
+@routes.add("GET", "/v1/operator/audit/balances", Access.OPERATOR, query=BalancesQuery, answer=wire.BalanceCheck)
 async def check_balances(call: Call) -> wire.BalanceCheck:
-    """Recompute all balances and holds from the transfers. Reads all of them."""
-    found = await service.check_balances(call.hub.pool)
+    """Recompute all balances and holds from the transfers: those since the last checkpoint, or every one."""
+    found = await service.check_balances(call.hub.pool, from_start=call.query.from_start)
     return wire.BalanceCheck(
         drifts=[
             wire.BalanceDrift(name=each.name, kept_microcredits=each.kept, counted_microcredits=each.counted)
@@ -78,6 +82,8 @@ async def check_balances(call: Call) -> wire.BalanceCheck:
         ],
         stray_ids=found.stray_ids,
         unsealed_count=found.unsealed_count,
+        checkpoint_faults=list(found.checkpoint_faults),
+        counted_from_batch=found.counted_from_batch,
     )
 
 

@@ -36,7 +36,10 @@ async def close_books(call: Call) -> wire.ClosedBooks:
     movements = None
     if body.provider_movements is not None:
         movements = [CashMovement(each.id, each.currency, each.amount_minor) for each in body.provider_movements]
-    return _to_closed(await service.close_day(call.hub.pool, call.account, body.day, provider_movements=movements))
+    closed = await service.close_day(
+        call.hub.pool, call.account, body.day, provider_movements=movements, from_start=body.from_start
+    )
+    return _to_closed(closed)
 
 
 @routes.add("GET", "/v1/operator/books/payouts", Access.OPERATOR, query=DayQuery)
@@ -75,4 +78,5 @@ def _to_closed(found: ClosedDay) -> wire.ClosedBooks:
         ],
         differences_is_cut=found.is_cut,
         compared_with_provider=found.compared_with_provider,
+        counted_from_batch=found.counted_from_batch,
     )

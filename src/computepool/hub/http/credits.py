@@ -41,6 +41,7 @@ async def _show_credits(call: Call) -> wire.Credits:
         available_microcredits=found.available,
         held_microcredits=found.held,
         pending_microcredits=found.pending,
+        disputed_microcredits=found.disputed,
         earned_microcredits=found.earned,
         owed_microcredits=found.owed,
         frozen_at=found.frozen_at,

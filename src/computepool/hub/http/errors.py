@@ -9,6 +9,7 @@ from starlette.responses import Response
 from computepool.core import errors
 from computepool.core.jobs.state import IllegalTransition
 from computepool.core.ledger.amount import InvalidAmount
+from computepool.core.ledger.dispute import DisputeRefused
 from computepool.core.ledger.refusal import InsufficientCredits, PostingMismatch, PostingRefused
 from computepool.core.payments import errors as payment_errors
 from computepool.settings import InvalidSettings
@@ -41,6 +42,7 @@ STATUS: dict[type[errors.ComputePoolError], int] = {
     InsufficientCredits: 402,
     PostingMismatch: 409,
     PostingRefused: 409,
+    DisputeRefused: 409,
     payment_errors.CurrencyMismatch: 400,
     payment_errors.PayoutBelowMinimum: 400,
     payment_errors.SignatureRefused: 401,

@@ -10,6 +10,7 @@ from computepool.core.ids import NodeId
 from computepool.core.ledger.explain import Explained
 from computepool.core.ledger.period import read_day
 from computepool.hub.http.routing import Access, Call, Routes
+from computepool.hub.http.statements import tell_dispute
 from computepool.hub.services import pay as service
 from computepool.hub.store.pay import PaidAttempt
 from computepool.wire import pay as wire
@@ -76,4 +77,5 @@ def to_paid_attempt(attempt: PaidAttempt, explained: Explained) -> wire.PaidAtte
         rate_card_version=attempt.rate_card_version,
         earning_state=facts.earning_state,
         release_at=attempt.release_at,
+        **tell_dispute(attempt.dispute),
     )

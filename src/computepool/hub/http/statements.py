@@ -17,6 +17,7 @@ from computepool.core.ledger.table import quote_formula, to_csv
 from computepool.hub.http.routing import Access, Call, Routes
 from computepool.hub.services import statements as service
 from computepool.hub.services.statements import Page
+from computepool.hub.store.disputes import DisputeNote
 from computepool.hub.store.statements import AccountSum, ChargeLine, NodeSum, TransferLine
 from computepool.wire import statements as wire
 
@@ -59,6 +60,8 @@ CHARGE_HEADS = (
     "earned_credits",
     "earning_state",
     "release_at",
+    "dispute_state",
+    "dispute_reason",
 )
 
 
@@ -203,7 +206,15 @@ def to_charge_line(line: ChargeLine) -> wire.ChargeLine:
         rate_card_version=line.rate_card_version,
         earning_state=line.earning_state,
         release_at=line.release_at,
+        **tell_dispute(line.dispute),
     )
+
+
+def tell_dispute(found: DisputeNote | None) -> dict[str, Any]:
+    """As both answers about an attempt's pay have it; nothing where nobody has doubted it."""
+    if found is None:
+        return {}
+    return {"dispute_state": found.state, "dispute_reason": found.reason, "dispute_note": found.note}
 
 
 def _meter(line: ChargeLine) -> int | None:

@@ -25,6 +25,7 @@ from computepool.core.ledger.audit import (
     find_known_fault,
     seal,
 )
+from computepool.hub.services.checkpoints import Start, find_start
 from computepool.hub.store import audit as store
 from computepool.hub.store import ledger as ledger_store
 from computepool.hub.store.audit import KindTotal, StoredBatch
@@ -72,6 +73,10 @@ class BalanceCheck:
     drifts: list[Drift]
     stray_ids: list[int]
     unsealed_count: int
+    # Checkpoints that are not as they were made.
+    checkpoint_faults: tuple[str, ...]
+    # The batch that the count began after; None: every transfer was counted.
+    counted_from_batch: int | None
 
 
 async def seal_batch(pool: Pool, *, rows_max: int = ROWS_MAX, wait_seconds: float = WAIT_SECONDS) -> int:
@@ -160,14 +165,17 @@ async def _check_batch(
     return fault
 
 
-async def check_balances(pool: Pool) -> BalanceCheck:
-    """Reads every transfer."""
-    async with pool.acquire() as conn:
+async def check_balances(pool: Pool, *, from_start: bool = False) -> BalanceCheck:
+    """Reads the transfers since the last checkpoint of the books, or with `from_start` every one."""
+    async with pool.acquire() as conn, conn.transaction(isolation="repeatable_read", readonly=True):
         head = await store.find_head(conn)
+        start = Start() if from_start else await find_start(conn)
         return BalanceCheck(
-            drifts=await ledger_store.list_drifts(conn, limit=DRIFTS_MAX),
+            drifts=await ledger_store.list_drifts(conn, since=start.newest, limit=DRIFTS_MAX),
             stray_ids=await store.list_strays(conn, limit=DRIFTS_MAX),
             unsealed_count=await store.count_unsealed(conn, last_id=head.batch.last_id if head else 0),
+            checkpoint_faults=start.faults,
+            counted_from_batch=start.newest.batch_number if start.newest else None,
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 
 from computepool.core.errors import Conflict, InvalidRequest
+from computepool.core.ledger.checkpoint import Checkpoint
 from computepool.core.ledger.closing import (
     DifferenceKind,
     Figures,
@@ -20,6 +21,7 @@ from computepool.core.ledger.period import Period, day_period
 from computepool.core.ledger.table import quote_formula, to_csv
 from computepool.core.payments.books import CashMovement
 from computepool.hub.services.callers import AccountCaller
+from computepool.hub.services.checkpoints import Start, advance, find_start
 from computepool.hub.services.reconciliation import compare_with_provider
 from computepool.hub.store import books as store
 from computepool.hub.store import events as event_store
@@ -28,6 +30,7 @@ from computepool.hub.store import ledger as ledger_store
 from computepool.hub.store.books import Closing, SentPayout
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.events import NewEvent
+from computepool.hub.store.ledger import BEFORE_ALL
 
 # A transfer is dated by the begin of its transaction: a day's last ones are all there when no transaction of that day
 # can be running any more.
@@ -35,6 +38,9 @@ QUIET_SECONDS = 600
 DIFFERENCES_MAX = 200
 PAYOUTS_MAX = 20_000
 MOVEMENTS_MAX = 20_000
+
+# No checkpoint is made while transfers and balances disagree: it would outlive the repair.
+_UNSOUND = frozenset({DifferenceKind.CHECKPOINT, DifferenceKind.TRIAL, DifferenceKind.DRIFT})
 
 PAYOUT_HEADS = (
     "payout_id",
@@ -66,18 +72,30 @@ class ClosedDay:
     is_cut: bool
     # Whether the provider's own books were looked at.
     compared_with_provider: bool
+    # The batch that the count began after; None: every transfer was counted.
+    counted_from_batch: int | None
 
 
 async def close_day(
-    pool: Pool, caller: AccountCaller, day: date, *, provider_movements: Sequence[CashMovement] | None
+    pool: Pool,
+    caller: AccountCaller,
+    day: date,
+    *,
+    provider_movements: Sequence[CashMovement] | None,
+    from_start: bool = False,
 ) -> ClosedDay:
+    """Counts what came since the last checkpoint, or with `from_start` every transfer; and leaves a checkpoint."""
     period = day_period(day)
     if provider_movements is not None and len(provider_movements) > MOVEMENTS_MAX:
         raise InvalidRequest(f"A provider's books of a day have at most {MOVEMENTS_MAX:,} movements here.")
-    async with pool.acquire() as conn:
+    # In one snapshot: a checkpoint and its sums, and all that is counted on top of them.
+    async with pool.acquire() as conn, conn.transaction(isolation="repeatable_read", readonly=True):
         await _check_over(conn, period)
-        figures = await _count(conn, day, period)
-        differences = await _list_own_differences(conn, period, figures)
+        start = Start() if from_start else await find_start(conn, since=period.since)
+        figures = await _count(conn, day, period, start.before)
+        differences = await _list_own_differences(conn, period, figures, start)
+    if not any(each.kind in _UNSOUND for each in differences):
+        await advance(pool, until=period.until, from_start=from_start)
     if provider_movements is not None:
         differences += await _list_provider_differences(pool, period, provider_movements)
     closing = await _record(pool, caller, figures)
@@ -90,6 +108,7 @@ async def close_day(
         differences[:DIFFERENCES_MAX],
         is_cut=len(differences) > DIFFERENCES_MAX,
         compared_with_provider=provider_movements is not None,
+        counted_from_batch=start.before.batch_number if start.before else None,
     )
 
 
@@ -105,11 +124,12 @@ async def _check_over(conn: Connection, period: Period) -> None:
         raise Conflict(f"{period.since:%Y-%m-%d} is not over yet, by UTC. Close it ten minutes after its end.")
 
 
-async def _count(conn: Connection, day: date, period: Period) -> Figures:
+async def _count(conn: Connection, day: date, period: Period, since: Checkpoint | None) -> Figures:
     payouts = await _list_payouts(conn, period)
+    lines = await store.list_trial(conn, period, after_id=since.last_id if since else BEFORE_ALL)
     return Figures(
         day=day,
-        trial=make_trial(await store.list_trial(conn, period)),
+        trial=make_trial(lines, since.kind_sums if since else {}),
         kinds=tuple(await store.list_moved(conn, period)),
         payout_count=len(payouts),
         payout_sha256=hashlib.sha256(_to_payout_file(payouts).encode()).hexdigest(),
@@ -144,16 +164,17 @@ def _to_payout_file(payouts: Sequence[SentPayout]) -> str:
     return to_csv(PAYOUT_HEADS, rows)
 
 
-async def _list_own_differences(conn: Connection, period: Period, figures: Figures) -> list[Difference]:
+async def _list_own_differences(conn: Connection, period: Period, figures: Figures, start: Start) -> list[Difference]:
     limit = DIFFERENCES_MAX + 1
-    found = [Difference(DifferenceKind.TRIAL, "all accounts", words) for words in list_trial_faults(figures.trial)]
+    found = [Difference(DifferenceKind.CHECKPOINT, "checkpoint", words) for words in start.faults]
+    found += [Difference(DifferenceKind.TRIAL, "all accounts", words) for words in list_trial_faults(figures.trial)]
     found += [
         Difference(
             DifferenceKind.DRIFT,
             drift.name,
             f"{drift.name} stands at {say_credits(drift.kept)}, by its transfers {say_credits(drift.counted)}",
         )
-        for drift in await ledger_store.list_drifts(conn, limit=limit)
+        for drift in await ledger_store.list_drifts(conn, since=start.newest, limit=limit)
     ]
     found += [
         Difference(

@@ -20,6 +20,7 @@ from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.cash_terms import CashBook
 from computepool.hub.services.debts import collect_debts
 from computepool.hub.services.freezes import check_not_frozen
+from computepool.hub.store import disputes as dispute_store
 from computepool.hub.store import ledger as ledger_store
 from computepool.hub.store import payments as store
 from computepool.hub.store.connect import Pool
@@ -36,6 +37,8 @@ class Credits:
     held: int
     # Earned, and not beyond the holdback.
     pending: int
+    # Of what is pending: frozen by a dispute.
+    disputed: int
     # To be cashed out, or spent.
     earned: int
     owed: int
@@ -47,11 +50,13 @@ async def get_credits(pool: Pool, book: CashBook, caller: AccountCaller) -> Cred
     async with pool.acquire() as conn:
         found = await ledger_store.get_balances(conn, accounts_of(caller.account_id))
         frozen = await store.list_frozen(conn, [caller.account_id])
+        disputed = await dispute_store.sum_frozen(conn, caller.account_id)
     balances = {account.kind: balance for account, balance in found.items()}
     return Credits(
         available=balances[AccountKind.SUBMITTER_AVAILABLE],
         held=balances[AccountKind.SUBMITTER_HELD],
         pending=balances[AccountKind.OWNER_PENDING],
+        disputed=disputed,
         earned=balances[AccountKind.OWNER_AVAILABLE],
         owed=-balances[AccountKind.RECEIVABLE],
         frozen_at=frozen.get(caller.account_id),

@@ -10,16 +10,16 @@ from datetime import datetime
 
 from computepool.core.ids import AccountId
 from computepool.core.ledger import verbs
+from computepool.core.ledger.dispute import DisputeOrigin
 from computepool.core.ledger.earning import Earning, EarningState
 from computepool.core.ledger.refusal import Refusal, RefusalCode
 from computepool.core.ledger.transfer import Posting
+from computepool.hub.services.disputes import freeze_earnings
 from computepool.hub.store import credits as store
-from computepool.hub.store import events as event_store
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store import ledger as ledger_store
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.credits import DueEarning
-from computepool.hub.store.events import NewEvent
 
 log = logging.getLogger("computepool.ledger")
 
@@ -52,7 +52,10 @@ async def release_due(pool: Pool, *, limit: int) -> Released:
         due = await store.take_due(conn, now=now, limit=limit)
         if not due:
             return Released()
-        await _dispute(conn, [one.earning for one in due if one.receipt_refused], why="its receipt does not hold")
+        refused_receipts = [one.earning for one in due if one.receipt_refused]
+        await freeze_earnings(
+            conn, refused_receipts, origin=DisputeOrigin.RECEIPT, reason="the node's receipt does not hold"
+        )
         portions = _list_portions(due, now)
         released = [earning for portion in portions for earning in portion.earnings]
         await store.change_earnings(conn, [earning.attempt_id for earning in released], EarningState.RELEASED)
@@ -91,24 +94,8 @@ async def _post(conn: Connection, portions: Iterable[_Portion]) -> set[Earning]:
     for portion, outcome in zip(moving, outcomes, strict=True):
         if isinstance(outcome, Refusal):
             log.error("release_refused reason=%s words=%s", outcome.code.value, outcome.words)
-            await _dispute(conn, portion.earnings, why=f"the books refuse it: {outcome.words}")
+            await freeze_earnings(
+                conn, portion.earnings, origin=DisputeOrigin.BOOKS, reason="the ledger does not hold what was earned"
+            )
             refused.update(portion.earnings)
     return refused
-
-
-async def _dispute(conn: Connection, earnings: Sequence[Earning], *, why: str) -> None:
-    if not earnings:
-        return
-    await store.change_earnings(conn, [earning.attempt_id for earning in earnings], EarningState.DISPUTED)
-    await event_store.record_events(
-        conn,
-        [
-            NewEvent(
-                kind="earning_disputed",
-                account_id=earning.owner_id,
-                job_id=earning.job_id,
-                body={"attempt_id": str(earning.attempt_id), "why": why[:300]},
-            )
-            for earning in earnings
-        ],
-    )

@@ -48,9 +48,9 @@ class Closing:
     sha256: bytes
 
 
-async def list_trial(conn: Connection, period: Period) -> list[TrialLine]:
-    """Reads every transfer up to the period's end."""
-    rows = _q.list_trial(conn, since=period.since, until=period.until)
+async def list_trial(conn: Connection, period: Period, *, after_id: int) -> list[TrialLine]:
+    """Reads the transfers with larger ids up to the period's end."""
+    rows = _q.list_trial(conn, after_id=after_id, since=period.since, until=period.until)
     return [TrialLine(AccountKind(row["kind"]), row["opening"], row["gained"], row["lost"]) async for row in rows]
 
 

@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from computepool.core.ids import AccountId
+from computepool.core.ids import AccountId, AttemptId
 from computepool.core.ledger.earning import Earning, EarningState
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.queries import load_queries
+from computepool.hub.store.records import read_record
 
 _q = load_queries("credits")
 
@@ -28,6 +29,12 @@ async def take_due(conn: Connection, *, now: datetime, limit: int) -> list[DueEa
     return [_read_due(row) async for row in _q.take_due(conn, now=now, limit_count=limit)]
 
 
+async def lock_earning(conn: Connection, attempt_id: AttemptId) -> Earning | None:
+    """None: nothing was paid for it."""
+    row = await _q.lock_earning(conn, attempt_id=attempt_id)
+    return _read_earning(row) if row else None
+
+
 async def change_earnings(conn: Connection, ids: Iterable[UUID], state: EarningState) -> None:
     await _q.change_earnings(conn, ids=list(ids), state=state)
 
@@ -37,14 +44,9 @@ async def list_debtors(conn: Connection, *, limit: int) -> list[AccountId]:
 
 
 def _read_due(row: Any) -> DueEarning:
-    earning = Earning(
-        attempt_id=row["id"],
-        job_id=row["job_id"],
-        submitter_id=row["submitter_id"],
-        owner_id=row["owner_id"],
-        owner_microcredits=row["owner_microcredits"],
-        fee_microcredits=row["fee_microcredits"],
-        due_at=row["release_at"],
-        state=EarningState(row["earning_state"]),
-    )
-    return DueEarning(earning, row["receipt_refused"])
+    return DueEarning(_read_earning(row), row["receipt_refused"])
+
+
+def _read_earning(row: Any) -> Earning:
+    state = EarningState(row["earning_state"])
+    return read_record(Earning, row, attempt_id=row["id"], due_at=row["release_at"], state=state)

@@ -21,6 +21,7 @@ from computepool.core.ids import AccountId, JobId
 from computepool.core.ledger.accounts import LedgerAccount, account_from_id, accounts_of
 from computepool.core.ledger.amount import BALANCE_MAX, Microcredits
 from computepool.core.ledger.books import Draft, Outcome, Recomputed, to_postings
+from computepool.core.ledger.checkpoint import Checkpoint
 from computepool.core.ledger.refusal import Refusal
 from computepool.core.ledger.transfer import Posting, Transfer, TransferKind, held_delta, net_deltas
 from computepool.hub.store.arrays import to_array, to_text_array
@@ -29,6 +30,10 @@ from computepool.hub.store.queries import load_queries
 
 _q = load_queries("ledger")
 
+# Less than any id.
+BEFORE_ALL = -(2**63)
+# What the hold of a job is called beside the names of accounts; the job's id follows.
+_HOLD = "job/"
 # Further than any balance can be moved; beyond it 64 bits would not hold the sum.
 _FAR = 3 * BALANCE_MAX
 
@@ -136,14 +141,22 @@ async def find_postings(conn: Connection, keys: Iterable[str]) -> dict[str, Post
 
 async def recompute(conn: Connection) -> Recomputed:
     """What the transfers alone come to. Reads all of them."""
-    balances = {account_from_id(row["id"]): row["balance"] async for row in _q.sum_by_account(conn)}
-    held = {JobId(row["job_id"]): row["held"] async for row in _q.sum_held_by_job(conn)}
-    return Recomputed(balances, held)
+    sums = {row["name"]: row["amount"] async for row in _q.sum_sides(conn)}
+    held = {name for name in sums if name.startswith(_HOLD)}
+    return Recomputed(
+        balances={account_from_id(name): sums[name] for name in sums.keys() - held},
+        held_remaining={JobId(UUID(name.removeprefix(_HOLD))): sums[name] for name in held},
+    )
 
 
-async def list_drifts(conn: Connection, *, limit: int = 20) -> list[Drift]:
-    """Empty: balances and holds are what the transfers come to, and all accounts come to zero. Reads everything."""
-    return [Drift(**row) async for row in _q.list_drifts(conn, limit_count=limit)]
+async def list_drifts(conn: Connection, *, since: Checkpoint | None = None, limit: int = 20) -> list[Drift]:
+    """Empty: balances and holds are what the transfers come to, and all accounts come to zero.
+
+    Counts the transfers after the newest checkpoint, which must be read in the same snapshot; without it, all.
+    """
+    after_id = since.last_id if since else BEFORE_ALL
+    rows = _q.list_drifts(conn, with_sums=since is not None, after_id=after_id, limit_count=limit)
+    return [Drift(**row) async for row in rows]
 
 
 class _Batch:

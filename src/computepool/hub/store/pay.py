@@ -13,7 +13,9 @@ from computepool.core.jobs.state import AttemptState
 from computepool.core.ledger.earning import EarningState
 from computepool.core.ledger.explain import Moved, PayFacts
 from computepool.hub.store.connect import Connection
+from computepool.hub.store.disputes import DisputeNote, read_note
 from computepool.hub.store.queries import load_queries
+from computepool.hub.store.records import read_record
 
 _q = load_queries("pay")
 
@@ -30,6 +32,7 @@ class PaidAttempt:
     # When it ended; while it runs, when it was leased.
     counted_at: datetime
     facts: PayFacts
+    dispute: DisputeNote | None
 
 
 async def list_pay(
@@ -46,35 +49,13 @@ async def list_pay(
 
 
 def _to_paid(row: Any) -> PaidAttempt:
-    return PaidAttempt(
-        id=row["id"],
-        job_id=row["job_id"],
-        slice_index=row["slice_index"],
-        number=row["number"],
-        slot=row["slot"],
-        rate_card_version=row["rate_card_version"],
-        release_at=row["release_at"],
-        counted_at=row["counted_at"],
-        facts=PayFacts(
-            state=AttemptState(row["state"]),
-            cause=Cause(row["cause"]) if row["cause"] else None,
-            leased_at=row["leased_at"],
-            started_at=row["started_at"],
-            finished_at=row["finished_at"],
-            expires_at=row["expires_at"],
-            run_seconds=row["run_seconds"],
-            wall_seconds=row["wall_seconds"],
-            is_own=row["owner_id"] == row["submitter_id"],
-            rate_microcredits_per_hour=row["rate_microcredits_per_hour"],
-            fee_ppm=row["fee_ppm"],
-            charged_microcredits=row["charged_microcredits"],
-            fee_microcredits=row["fee_microcredits"],
-            earning_state=EarningState(row["earning_state"]) if row["earning_state"] else None,
-            moved=Moved(
-                own_microcredits=row["own_microcredits"],
-                job_earned_microcredits=row["job_earned_microcredits"],
-                job_settled_microcredits=row["job_settled_microcredits"],
-                reversed_microcredits=row["reversed_microcredits"],
-            ),
-        ),
+    facts = read_record(
+        PayFacts,
+        row,
+        state=AttemptState(row["state"]),
+        cause=Cause(row["cause"]) if row["cause"] else None,
+        is_own=row["owner_id"] == row["submitter_id"],
+        earning_state=EarningState(row["earning_state"]) if row["earning_state"] else None,
+        moved=read_record(Moved, row),
     )
+    return read_record(PaidAttempt, row, facts=facts, dispute=read_note(row))

@@ -17,6 +17,17 @@ CREATE TYPE public.claim_verdict AS ENUM (
     'old_news',
     'refused'
 );
+CREATE TYPE public.dispute_origin AS ENUM (
+    'submitter',
+    'operator',
+    'receipt',
+    'books'
+);
+CREATE TYPE public.dispute_state AS ENUM (
+    'open',
+    'upheld',
+    'dismissed'
+);
 CREATE TYPE public.earning_state AS ENUM (
     'pending',
     'disputed',
@@ -258,6 +269,20 @@ CREATE TABLE public.audit_batches (
     CONSTRAINT audit_batches_range_check CHECK (((first_id >= 1) AND (last_id >= first_id) AND (first_at <= last_at))),
     CONSTRAINT audit_batches_rows_check CHECK (((row_count >= 1) AND (octet_length(fingerprints) = (16 * row_count))))
 );
+CREATE TABLE public.book_checkpoints (
+    number bigint NOT NULL,
+    batch_number bigint NOT NULL,
+    batch_sha256 bytea NOT NULL,
+    last_id bigint NOT NULL,
+    last_at timestamp with time zone NOT NULL,
+    kind_sums jsonb NOT NULL,
+    sums_sha256 bytea NOT NULL,
+    previous_sha256 bytea NOT NULL,
+    sha256 bytea NOT NULL,
+    made_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT book_checkpoints_hash_check CHECK (((octet_length(batch_sha256) = 32) AND (octet_length(sums_sha256) = 32) AND (octet_length(previous_sha256) = 32) AND (octet_length(sha256) = 32))),
+    CONSTRAINT book_checkpoints_number_check CHECK ((number >= 1))
+);
 CREATE TABLE public.book_closings (
     day date NOT NULL,
     closed_at timestamp with time zone DEFAULT now() NOT NULL,
@@ -265,6 +290,50 @@ CREATE TABLE public.book_closings (
     sha256 bytea NOT NULL,
     CONSTRAINT book_closings_hash_check CHECK ((octet_length(sha256) = 32))
 );
+CREATE TABLE public.book_sums (
+    name text NOT NULL COLLATE pg_catalog."C",
+    amount bigint NOT NULL
+);
+CREATE TABLE public.disputes (
+    id uuid NOT NULL,
+    attempt_id uuid NOT NULL,
+    origin public.dispute_origin NOT NULL,
+    state public.dispute_state DEFAULT 'open'::public.dispute_state NOT NULL,
+    submitter_id uuid NOT NULL,
+    owner_id uuid NOT NULL,
+    reason text NOT NULL,
+    note text DEFAULT ''::text NOT NULL,
+    opened_at timestamp with time zone DEFAULT now() NOT NULL,
+    opened_by uuid,
+    decided_at timestamp with time zone,
+    decided_by uuid,
+    CONSTRAINT disputes_decided_check CHECK ((((state = 'open'::public.dispute_state) = (decided_at IS NULL)) AND ((decided_by IS NULL) OR (decided_at IS NOT NULL)))),
+    CONSTRAINT disputes_opened_check CHECK (((origin = ANY (ARRAY['submitter'::public.dispute_origin, 'operator'::public.dispute_origin])) = (opened_by IS NOT NULL))),
+    CONSTRAINT disputes_reason_check CHECK ((((length(reason) >= 1) AND (length(reason) <= 300)) AND (length(note) <= 300))),
+    CONSTRAINT disputes_sides_check CHECK ((submitter_id <> owner_id))
+);
+CREATE VIEW public.disputed_pay AS
+ SELECT d.id,
+    d.attempt_id,
+    d.origin,
+    d.state,
+    d.submitter_id,
+    d.owner_id,
+    d.reason,
+    d.note,
+    d.opened_at,
+    d.opened_by,
+    d.decided_at,
+    d.decided_by,
+    a.job_id,
+    a.slice_index,
+    a.number,
+    a.node_id,
+    a.charged_microcredits,
+    a.release_at,
+    (a.charged_microcredits - a.fee_microcredits) AS earned_microcredits
+   FROM (public.disputes d
+     JOIN public.attempts a ON ((a.id = d.attempt_id)));
 CREATE TABLE public.events (
     id bigint NOT NULL,
     xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
@@ -369,6 +438,7 @@ CREATE TABLE public.jobs (
     CONSTRAINT jobs_charged_check CHECK ((charged_microcredits >= 0)),
     CONSTRAINT jobs_counts_check CHECK (((succeeded_count >= 0) AND (failed_count >= 0) AND (cancelled_count >= 0) AND (((succeeded_count + failed_count) + cancelled_count) <= slice_count))),
     CONSTRAINT jobs_finished_check CHECK ((((state = ANY (ARRAY['succeeded'::public.job_state, 'failed'::public.job_state, 'cancelled'::public.job_state])) = (finished_at IS NOT NULL)) AND ((finished_at IS NOT NULL) = (((succeeded_count + failed_count) + cancelled_count) = slice_count)))),
+    CONSTRAINT jobs_finished_hold_check CHECK (((finished_at IS NULL) OR (held_remaining = 0))),
     CONSTRAINT jobs_held_remaining_check CHECK ((held_remaining >= 0)),
     CONSTRAINT jobs_reserve_check CHECK ((reserve_microcredits >= 0)),
     CONSTRAINT jobs_slice_count_check CHECK (((slice_count >= 1) AND (slice_count <= 100000)))
@@ -406,6 +476,32 @@ CREATE TABLE public.ledger_transfers (
     CONSTRAINT ledger_transfers_key_check CHECK ((((length(key) >= 1) AND (length(key) <= 200)) AND ((leg >= 0) AND (leg <= 31)))),
     CONSTRAINT ledger_transfers_sides_check CHECK ((source_id <> target_id))
 );
+CREATE VIEW public.ledger_sides AS
+ SELECT ledger_transfers.id,
+    ledger_transfers.at,
+    ledger_transfers.source_id AS name,
+    (- ledger_transfers.amount) AS delta
+   FROM public.ledger_transfers
+UNION ALL
+ SELECT ledger_transfers.id,
+    ledger_transfers.at,
+    ledger_transfers.target_id AS name,
+    ledger_transfers.amount AS delta
+   FROM public.ledger_transfers
+UNION ALL
+ SELECT ledger_transfers.id,
+    ledger_transfers.at,
+    (('job/'::text || (ledger_transfers.job_id)::text) COLLATE "C") AS name,
+    (- ledger_transfers.amount) AS delta
+   FROM public.ledger_transfers
+  WHERE starts_with(ledger_transfers.source_id, 'submitter_held/'::text)
+UNION ALL
+ SELECT ledger_transfers.id,
+    ledger_transfers.at,
+    (('job/'::text || (ledger_transfers.job_id)::text) COLLATE "C") AS name,
+    ledger_transfers.amount AS delta
+   FROM public.ledger_transfers
+  WHERE starts_with(ledger_transfers.target_id, 'submitter_held/'::text);
 ALTER TABLE public.ledger_transfers ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME public.ledger_transfers_id_seq
     START WITH 1
@@ -680,8 +776,14 @@ ALTER TABLE ONLY public.attempts
     ADD CONSTRAINT attempts_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.audit_batches
     ADD CONSTRAINT audit_batches_pkey PRIMARY KEY (number);
+ALTER TABLE ONLY public.book_checkpoints
+    ADD CONSTRAINT book_checkpoints_pkey PRIMARY KEY (number);
 ALTER TABLE ONLY public.book_closings
     ADD CONSTRAINT book_closings_pkey PRIMARY KEY (day);
+ALTER TABLE ONLY public.book_sums
+    ADD CONSTRAINT book_sums_pkey PRIMARY KEY (name);
+ALTER TABLE ONLY public.disputes
+    ADD CONSTRAINT disputes_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.events
     ADD CONSTRAINT events_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.fair_usage
@@ -756,6 +858,14 @@ CREATE INDEX attempts_receipt_idx ON public.attempts USING btree (receipt_id) WH
 CREATE INDEX attempts_release_idx ON public.attempts USING btree (release_at) WHERE (earning_state = 'pending'::public.earning_state);
 CREATE INDEX audit_batches_first_at_idx ON public.audit_batches USING btree (first_at);
 CREATE INDEX audit_batches_last_at_idx ON public.audit_batches USING btree (last_at);
+CREATE INDEX book_checkpoints_last_at_idx ON public.book_checkpoints USING btree (last_at);
+CREATE INDEX disputes_attempt_idx ON public.disputes USING btree (attempt_id, opened_at);
+CREATE UNIQUE INDEX disputes_once_idx ON public.disputes USING btree (attempt_id) WHERE (origin = 'submitter'::public.dispute_origin);
+CREATE UNIQUE INDEX disputes_open_idx ON public.disputes USING btree (attempt_id) WHERE (state = 'open'::public.dispute_state);
+CREATE INDEX disputes_owner_idx ON public.disputes USING btree (owner_id, id);
+CREATE INDEX disputes_state_idx ON public.disputes USING btree (state, id);
+CREATE INDEX disputes_submitter_idx ON public.disputes USING btree (submitter_id, id);
+CREATE UNIQUE INDEX disputes_upheld_idx ON public.disputes USING btree (attempt_id) WHERE (state = 'upheld'::public.dispute_state);
 CREATE INDEX events_job_idx ON public.events USING btree (job_id, id) WHERE (job_id IS NOT NULL);
 CREATE INDEX events_xid_idx ON public.events USING btree (xid, id);
 CREATE INDEX hub_changes_at_idx ON public.hub_changes USING btree (at);
@@ -784,6 +894,7 @@ CREATE INDEX top_ups_account_idx ON public.top_ups USING btree (account_id, id);
 CREATE INDEX top_ups_day_idx ON public.top_ups USING btree (account_id, created_at);
 CREATE INDEX top_ups_open_idx ON public.top_ups USING btree (asked_at NULLS FIRST, id) WHERE (state = 'requested'::public.top_up_state);
 CREATE TRIGGER audit_batches_never_change BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_batches FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
+CREATE TRIGGER book_checkpoints_never_change BEFORE DELETE OR UPDATE OR TRUNCATE ON public.book_checkpoints FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
 CREATE TRIGGER book_closings_never_change BEFORE DELETE OR UPDATE OR TRUNCATE ON public.book_closings FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
 CREATE TRIGGER ledger_transfers_never_change BEFORE DELETE OR UPDATE OR TRUNCATE ON public.ledger_transfers FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
 CREATE TRIGGER payouts_refuse_change BEFORE UPDATE ON public.payouts FOR EACH ROW EXECUTE FUNCTION public.refuse_payout_change();
@@ -795,8 +906,20 @@ ALTER TABLE ONLY public.api_keys
     ADD CONSTRAINT api_keys_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.artifacts
     ADD CONSTRAINT artifacts_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.book_checkpoints
+    ADD CONSTRAINT book_checkpoints_batch_number_fkey FOREIGN KEY (batch_number) REFERENCES public.audit_batches(number);
 ALTER TABLE ONLY public.book_closings
     ADD CONSTRAINT book_closings_closed_by_fkey FOREIGN KEY (closed_by) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.disputes
+    ADD CONSTRAINT disputes_attempt_id_fkey FOREIGN KEY (attempt_id) REFERENCES public.attempts(id);
+ALTER TABLE ONLY public.disputes
+    ADD CONSTRAINT disputes_decided_by_fkey FOREIGN KEY (decided_by) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.disputes
+    ADD CONSTRAINT disputes_opened_by_fkey FOREIGN KEY (opened_by) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.disputes
+    ADD CONSTRAINT disputes_owner_id_fkey FOREIGN KEY (owner_id) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.disputes
+    ADD CONSTRAINT disputes_submitter_id_fkey FOREIGN KEY (submitter_id) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.idempotency
     ADD CONSTRAINT idempotency_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.invites

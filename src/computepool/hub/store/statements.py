@@ -17,7 +17,9 @@ from computepool.core.ledger.period import Period
 from computepool.core.ledger.statement import RouteSum
 from computepool.core.ledger.transfer import TransferKind
 from computepool.hub.store.connect import Connection
+from computepool.hub.store.disputes import DisputeNote, read_note
 from computepool.hub.store.queries import load_queries
+from computepool.hub.store.records import read_record
 
 _q = load_queries("statements")
 
@@ -68,6 +70,7 @@ class ChargeLine:
     fee_microcredits: int
     earning_state: EarningState | None
     release_at: datetime | None
+    dispute: DisputeNote | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,40 +157,25 @@ def _ids_of(account_id: AccountId) -> Sequence[str]:
 
 
 def _to_transfer(row: Any) -> TransferLine:
-    return TransferLine(
-        id=row["id"],
-        at=row["at"],
+    return read_record(
+        TransferLine,
+        row,
         kind=TransferKind(row["kind"]),
         source=account_from_id(row["source_id"]),
         target=account_from_id(row["target_id"]),
-        amount=row["amount"],
-        job_id=row["job_id"],
-        attempt_id=row["attempt_id"],
-        payout_id=row["payout_id"],
-        top_up_id=row["top_up_id"],
     )
 
 
 def _to_charge(row: Any) -> ChargeLine:
-    return ChargeLine(
-        id=row["id"],
-        job_id=row["job_id"],
-        slice_index=row["slice_index"],
-        number=row["number"],
-        node_id=row["node_id"],
-        slot=row["slot"],
+    return read_record(
+        ChargeLine,
+        row,
         state=AttemptState(row["state"]),
         cause=Cause(row["cause"]) if row["cause"] else None,
-        leased_at=row["leased_at"],
-        finished_at=row["finished_at"],
-        run_seconds=row["run_seconds"],
-        wall_seconds=row["wall_seconds"],
-        rate_microcredits_per_hour=row["rate_microcredits_per_hour"],
-        rate_card_version=row["rate_card_version"],
         charged_microcredits=row["charged_microcredits"] or 0,
         fee_microcredits=row["fee_microcredits"] or 0,
         earning_state=_to_earning_state(row["earning_state"]),
-        release_at=row["release_at"],
+        dispute=read_note(row),
     )
 
 

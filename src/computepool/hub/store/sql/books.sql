@@ -1,13 +1,10 @@
 -- name: list_trial
--- What each kind of account came to before a day, and what it gained and lost during it, by the transfers alone. Reads
--- all transfers up to the day's end.
-SELECT split_part(id, '/', 1) AS kind,
+-- What each kind of account gained and lost before a day and during it, by the transfers alone: by those after an id.
+SELECT split_part(name, '/', 1) AS kind,
        coalesce(sum(delta) FILTER (WHERE at < :since), 0)::bigint AS opening,
        coalesce(sum(delta) FILTER (WHERE at >= :since AND delta > 0), 0)::bigint AS gained,
        coalesce(-sum(delta) FILTER (WHERE at >= :since AND delta < 0), 0)::bigint AS lost
-  FROM (SELECT source_id AS id, -amount AS delta, at FROM ledger_transfers WHERE at < :until
-        UNION ALL SELECT target_id, amount, at FROM ledger_transfers WHERE at < :until) AS side
- GROUP BY 1 ORDER BY 1;
+  FROM ledger_sides WHERE id > :after_id AND at < :until AND NOT starts_with(name, 'job/') GROUP BY 1 ORDER BY 1;
 
 -- name: list_moved
 -- Through ledger_transfers_range_idx.

@@ -112,37 +112,30 @@ SELECT DISTINCT t.*
              ORDER BY id DESC LIMIT :limit_count)) AS t
  ORDER BY t.id DESC LIMIT :limit_count;
 
--- name: sum_by_account
--- Reads every transfer: for the daily close.
-SELECT id, sum(delta)::bigint AS balance
-  FROM (SELECT source_id AS id, -amount AS delta FROM ledger_transfers
-        UNION ALL SELECT target_id, amount FROM ledger_transfers) AS side GROUP BY id ORDER BY id;
-
--- name: sum_held_by_job
-SELECT job_id, sum(CASE WHEN starts_with(target_id, 'submitter_held/') THEN amount ELSE 0 END
-                   - CASE WHEN starts_with(source_id, 'submitter_held/') THEN amount ELSE 0 END)::bigint AS held
-  FROM ledger_transfers WHERE job_id IS NOT NULL GROUP BY job_id ORDER BY job_id;
+-- name: sum_sides
+-- Of every account and every hold. Reads every transfer.
+SELECT name, sum(delta)::bigint AS amount FROM ledger_sides GROUP BY name ORDER BY name;
 
 -- name: list_drifts
--- Whatever does not add up, in one statement, so that it is true while others go on writing. Reads every transfer.
+-- Whatever does not add up, in one statement, so that it is true while others go on writing. Counts the transfers after
+-- an id, on top of the sums up to there (`with_sums`). Finished jobs hold nothing, says jobs_finished_hold_check; the
+-- others are found through jobs_open_idx.
 WITH counted AS (
-    SELECT id, sum(delta)::bigint AS balance
-      FROM (SELECT source_id AS id, -amount AS delta FROM ledger_transfers
-            UNION ALL SELECT target_id, amount FROM ledger_transfers) AS side GROUP BY id),
-held AS (
-    SELECT job_id, sum(CASE WHEN starts_with(target_id, 'submitter_held/') THEN amount ELSE 0 END
-                       - CASE WHEN starts_with(source_id, 'submitter_held/') THEN amount ELSE 0 END)::bigint AS held
-      FROM ledger_transfers WHERE job_id IS NOT NULL GROUP BY job_id),
+    SELECT name, sum(delta)::bigint AS amount
+      FROM (SELECT name, amount AS delta FROM book_sums WHERE :with_sums::boolean
+            UNION ALL SELECT name, delta FROM ledger_sides WHERE id > :after_id) AS side GROUP BY name),
+open_jobs AS MATERIALIZED (SELECT id, account_id, held_remaining FROM jobs WHERE finished_at IS NULL),
+kept AS (
+    SELECT id AS name, balance AS amount FROM ledger_accounts
+    UNION ALL SELECT ('job/' || id::text) COLLATE "C", held_remaining FROM open_jobs),
 drifts AS (
-    SELECT 'account ' || coalesce(a.id, c.id) AS name, coalesce(a.balance, 0) AS kept, coalesce(c.balance, 0) AS counted
-      FROM ledger_accounts a FULL JOIN counted c ON c.id = a.id
-    UNION ALL
-    SELECT 'hold of job ' || coalesce(j.id, h.job_id), coalesce(j.held_remaining, 0), coalesce(h.held, 0)
-      FROM jobs j FULL JOIN held h ON h.job_id = j.id
+    SELECT CASE WHEN starts_with(name, 'job/') THEN 'hold of job ' || substr(name, 5) ELSE 'account ' || name END AS name,
+           coalesce(k.amount, 0) AS kept, coalesce(c.amount, 0) AS counted
+      FROM kept k FULL JOIN counted c USING (name)
     UNION ALL
     SELECT 'holds of account ' || coalesce(j.account_id, a.account_id), coalesce(a.balance, 0), coalesce(j.held, 0)
       FROM (SELECT account_id, balance FROM ledger_accounts WHERE kind = 'submitter_held') AS a
-      FULL JOIN (SELECT account_id, sum(held_remaining)::bigint AS held FROM jobs GROUP BY account_id) AS j
+      FULL JOIN (SELECT account_id, sum(held_remaining)::bigint AS held FROM open_jobs GROUP BY account_id) AS j
         ON j.account_id = a.account_id
     UNION ALL
     SELECT 'sum of all accounts', coalesce(sum(balance), 0)::bigint, 0 FROM ledger_accounts)

@@ -35,7 +35,8 @@ settled AS (
                   AND target_id = 'owner_pending/' || l.owner_id::text) AS t GROUP BY l.job_id)
 SELECT looked.*, own.microcredits AS own_microcredits, coalesce(earned.microcredits, 0) AS job_earned_microcredits,
        coalesce(settled.microcredits, 0) AS job_settled_microcredits,
-       coalesce(taken.microcredits, 0) AS reversed_microcredits
+       coalesce(taken.microcredits, 0) AS reversed_microcredits, d.state AS dispute_state, d.reason AS dispute_reason,
+       d.note AS dispute_note
   FROM looked
   LEFT JOIN earned ON earned.job_id = looked.job_id
   LEFT JOIN settled ON settled.job_id = looked.job_id
@@ -48,4 +49,6 @@ SELECT looked.*, own.microcredits AS own_microcredits, coalesce(earned.microcred
       SELECT sum(amount)::bigint AS microcredits FROM ledger_transfers
        WHERE key = looked.job_id::text || '/reverse/' || looked.id::text AND NOT starts_with(source_id, 'fee/'))
       AS taken ON true
+  LEFT JOIN LATERAL (
+      SELECT state, reason, note FROM disputes WHERE attempt_id = looked.id ORDER BY opened_at DESC LIMIT 1) AS d ON true
  ORDER BY looked.counted_at, looked.id;
