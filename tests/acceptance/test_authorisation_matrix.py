@@ -83,7 +83,7 @@ MATRIX: dict[str, Row] = {
     "POST /v1/nodes/{node_id}/pause": Row(OWNER, "node", operator_sees_all=True),
     "POST /v1/nodes/{node_id}/resume": Row(OWNER, "node", operator_sees_all=True),
     "POST /v1/nodes/{node_id}/remove": Row(OWNER, "node", operator_sees_all=True),
-    "POST /v1/nodes/{node_id}/floor": Row(
+    "PUT /v1/nodes/{node_id}/offer": Row(
         OWNER, "node", operator_sees_all=True, body={"floor_microcredits_per_hour": 1}
     ),
     "GET /v1/placement/experiment": Row(OPERATOR),

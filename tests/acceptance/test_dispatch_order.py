@@ -114,8 +114,8 @@ async def test_the_submitter_chooses_between_the_cheap_and_the_fast_card(start_h
     slow = await make_node(hub.url, owner, name="slow", gpus=[RTX_3060], cpu_slots=0)
     fast = await make_node(hub.url, owner, name="fast", gpus=[RTX_4090], cpu_slots=0)
     for node, credits in ((slow, 5), (fast, 50)):
-        httpx.post(
-            f"{hub.url}/v1/nodes/{node.node_id}/floor",
+        httpx.put(
+            f"{hub.url}/v1/nodes/{node.node_id}/offer",
             json={"floor_microcredits_per_hour": credits * 1_000_000},
             headers=owner.headers,
             timeout=20,
@@ -131,8 +131,8 @@ async def test_the_submitter_chooses_between_the_cheap_and_the_fast_card(start_h
 
 async def test_nobody_runs_a_job_above_its_ceiling(hub, submitter, owner):
     node = await make_node(hub.url, owner, cpu_slots=1)
-    httpx.post(
-        f"{hub.url}/v1/nodes/{node.node_id}/floor",
+    httpx.put(
+        f"{hub.url}/v1/nodes/{node.node_id}/offer",
         json={"floor_microcredits_per_hour": 10_000_000},
         headers=owner.headers,
         timeout=20,

@@ -105,9 +105,9 @@ def check_words(lines: list[str]) -> None:
 
 def set_floor(hub_url: str, person: Person, node: ProtocolNode, floor: int) -> None:
     body = {"floor_microcredits_per_hour": floor}
-    answer = httpx.post(f"{hub_url}/v1/nodes/{node.node_id}/floor", json=body, headers=person.headers, timeout=20)
+    answer = httpx.put(f"{hub_url}/v1/nodes/{node.node_id}/offer", json=body, headers=person.headers, timeout=20)
     assert answer.status_code == 200, answer.text
-    assert answer.json()["floor_microcredits_per_hour"] == floor
+    assert answer.json()["offer"]["floor_microcredits_per_hour"] == floor
 
 
 def change_node(hub_url: str, person: Person, node: ProtocolNode, change: str) -> None:

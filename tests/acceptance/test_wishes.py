@@ -76,7 +76,7 @@ async def test_an_owner_names_a_price_and_cheaper_jobs_go_elsewhere(hub, submitt
         assert await say("nodes", "dear-pc", "floor", "12.5", *access(hub, owner)) == 0
         assert "12.5 credits/h for a slot" in capsys.readouterr().out
         assert await say("nodes", "dear-pc", "--json", *access(hub, owner)) == 0
-        assert json.loads(capsys.readouterr().out)["floor_microcredits_per_hour"] == 12_500_000
+        assert json.loads(capsys.readouterr().out)["offer"]["floor_microcredits_per_hour"] == 12_500_000
         with Client(hub.url, submitter.key) as client:
             job = await asyncio.to_thread(client.submit, command=["true"], max_price=5)
         assert (await dear.next(wait_seconds=1.2)).status_code == 204

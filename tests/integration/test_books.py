@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import date, datetime, timezone
 from typing import Any
 
@@ -22,8 +22,7 @@ from computepool.hub.services import books
 from computepool.hub.services.books import ClosedDay
 from computepool.hub.services.callers import AccountCaller
 from tests.support.paid_jobs import CREDIT, forge, open_paid_spine, run_one, submit
-from tests.support.payment_lab import PaymentLab, open_lab
-from tests.support.payment_provider import PaymentProvider, run_provider
+from tests.support.payment_lab import PaymentLab
 from tests.support.spine import Spine
 
 K, D, T = AccountKind, DifferenceKind, TransferKind
@@ -223,18 +222,6 @@ async def test_a_provider_with_more_movements_than_fit_is_refused(spine, operato
 
 
 # Payouts and the provider's own books
-
-
-@pytest.fixture
-def provider() -> Iterator[PaymentProvider]:
-    with run_provider() as provider:
-        yield provider
-
-
-@pytest.fixture
-async def lab(dsn: str, provider: PaymentProvider) -> AsyncIterator[PaymentLab]:
-    async with open_lab(dsn, provider) as lab:
-        yield lab
 
 
 async def pay_out(lab: PaymentLab, destination: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -23,24 +22,11 @@ from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.cash_terms import CashBook
 from computepool.hub.services.prices import PriceBook, load_rate_card
 from computepool.hub.store import ledger as ledger_store
-from tests.support.payment_lab import PaymentLab, open_lab, to_caller
-from tests.support.payment_provider import PaymentProvider, run_provider
+from tests.support.payment_lab import PaymentLab, to_caller
 
 K = AccountKind
 LAST = UUID(int=2**128 - 1)
 BOOK = CashBook(PriceBook(load_rate_card(), holdback_seconds=60), HubSettings(payout_cool_off_seconds=0))
-
-
-@pytest.fixture
-def provider() -> Iterator[PaymentProvider]:
-    with run_provider() as provider:
-        yield provider
-
-
-@pytest.fixture
-async def lab(dsn: str, provider: PaymentProvider) -> AsyncIterator[PaymentLab]:
-    async with open_lab(dsn, provider) as lab:
-        yield lab
 
 
 async def get(lab: PaymentLab, person: AccountCaller) -> service.Credits:

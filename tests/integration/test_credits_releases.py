@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
 from unittest.mock import patch
@@ -24,21 +23,16 @@ from computepool.core.ledger.accounts import (
 )
 from computepool.core.ledger.earning import EarningState
 from computepool.hub.services import debts, releases
-from computepool.hub.store import connect
 from computepool.hub.store import credits as store
 from computepool.hub.store import ledger as ledger_store
-from computepool.hub.store.connect import Pool, create_pool
+from computepool.hub.store.connect import Pool
 from computepool.hub.store.queries import load_queries
 from tests.support.earnings import earn, find_faults, get_balance, give_credits, list_states, make_people, post
 
 
 @pytest.fixture
-async def pool(dsn: str) -> AsyncIterator[Pool]:
-    # A busy test machine may hold a row for longer than a hub should.
-    with patch.object(connect, "LOCK_MILLISECONDS", 20_000):
-        pool = await create_pool(dsn, size_max=8)
-    yield pool
-    await pool.close()
+def pool(patient_pool: Pool) -> Pool:
+    return patient_pool
 
 
 async def test_what_is_due_becomes_its_owners_and_what_is_not_stays_pending(pool):

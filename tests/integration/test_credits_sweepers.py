@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -18,8 +17,8 @@ from computepool.hub.payments.port import Providers
 from computepool.hub.store.connect import Pool
 from computepool.hub.sweepers import payout_runner, settler
 from tests.support.earnings import insert_pay, list_faults
-from tests.support.payment_lab import PaymentLab, open_lab
-from tests.support.payment_provider import Mood, PaymentProvider, run_provider
+from tests.support.payment_lab import PaymentLab
+from tests.support.payment_provider import Mood
 
 K = AccountKind
 
@@ -30,18 +29,6 @@ class SmallHub:
 
     pool: Pool
     providers: Providers
-
-
-@pytest.fixture
-def provider() -> Iterator[PaymentProvider]:
-    with run_provider() as provider:
-        yield provider
-
-
-@pytest.fixture
-async def lab(dsn: str, provider: PaymentProvider) -> AsyncIterator[PaymentLab]:
-    async with open_lab(dsn, provider) as lab:
-        yield lab
 
 
 @pytest.fixture

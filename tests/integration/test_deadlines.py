@@ -15,18 +15,11 @@ from computepool.core.jobs.deadline import RAISED_PRIORITY, Deadline, expected_r
 from computepool.core.jobs.spec import PRIORITY_RANGE
 from computepool.hub.services.deadlines import raise_pressing
 from computepool.hub.store import deadlines as deadline_store
-from computepool.hub.store.connect import Pool, create_pool
+from computepool.hub.store.connect import Pool
 from tests.support.builders import NOW
 from tests.support.rows import get_now, insert_account, insert_job
 
 PRIORITY_MAX = max(PRIORITY_RANGE)
-
-
-@pytest.fixture
-async def pool(dsn: str) -> AsyncIterator[Pool]:
-    pool = await create_pool(dsn, size_max=8)
-    yield pool
-    await pool.close()
 
 
 @pytest.fixture

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import pytest
 
-from computepool import entropy
+from computepool import clock, entropy
 from computepool.core.ids import AttemptId
 from computepool.core.jobs.state import JobState
 from computepool.hub.dispatch import rounds as rounds_module
@@ -22,6 +23,7 @@ from computepool.hub.dispatch.registry import Registry
 from computepool.hub.dispatch.rounds import Ending, Rounds
 from computepool.hub.services import attempts as attempt_service
 from computepool.hub.services import submissions as submission_service
+from computepool.hub.services.callers import AccountCaller
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.jobs import Job
 from computepool.wire.attempts import NextAnswer
@@ -64,8 +66,8 @@ class Dispatch:
         await self.door.park(call, seconds)
         return waiting
 
-    async def submit(self, count: int = 1, **spec: object) -> list[Job]:
-        caller = await self.spine.sign_up()
+    async def submit(self, count: int = 1, *, by: AccountCaller | None = None, **spec: object) -> list[Job]:
+        caller = by or await self.spine.sign_up()
         return list(await self.rounds.submit([self.spine.submission(caller, **spec) for _ in range(count)]))
 
     async def claim(self, node: EnrolledNode, *free_slots: str) -> Claim:
@@ -80,12 +82,14 @@ class Dispatch:
             return await self.door.hear(claim)
 
 
-def compose(spine: Spine) -> Dispatch:
+def compose(spine: Spine, now: Callable[[], datetime] = clock.now) -> Dispatch:
     sets = {name: spine.book.sets[name] for name in spine.book.split.names_in_use}
-    registry, hub_process_id = Registry(sets, Evidence(spine.pool)), entropy.new_id()
+    registry, hub_process_id = Registry(sets, Evidence(spine.pool), spine.leases.prices.ask), entropy.new_id()
     elsewhere = Elsewhere(spine.pool, registry.fleet, sets[spine.book.split.first], hub_process_id)
     share = FairShare(spine.pool, hub_process_id)
-    rounds = Rounds(spine.pool, ParkedCalls(), spine.leases, spine.submissions, registry, Backlog(), share, elsewhere)
+    rounds = Rounds(
+        spine.pool, ParkedCalls(), spine.leases, spine.submissions, registry, Backlog(), share, elsewhere, now=now
+    )
     return Dispatch(spine, rounds, Door(rounds, spine.leases))
 
 

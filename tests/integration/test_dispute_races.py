@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -30,11 +29,10 @@ from computepool.core.payments.errors import AccountOwes
 from computepool.core.payments.payout import PayoutState
 from computepool.hub.services import cash, disputes, payouts, releases
 from computepool.hub.services.callers import AccountCaller
-from computepool.hub.store import connect
 from computepool.hub.store import credits as credit_store
 from computepool.hub.store import disputes as store
 from computepool.hub.store import payments as payment_store
-from computepool.hub.store.connect import Pool, create_pool
+from computepool.hub.store.connect import Pool
 from computepool.hub.store.queries import load_queries
 from tests.support.earnings import (
     RICH,
@@ -47,8 +45,7 @@ from tests.support.earnings import (
     list_states,
     make_people,
 )
-from tests.support.payment_lab import PAY, PaymentLab, open_lab, to_caller
-from tests.support.payment_provider import PaymentProvider, run_provider
+from tests.support.payment_lab import PAY, PaymentLab, to_caller
 from tests.support.rows import insert_account
 
 K, S = AccountKind, DisputeState
@@ -56,12 +53,8 @@ LATER = {"due_seconds_ago": -3_600}
 
 
 @pytest.fixture
-async def pool(dsn: str) -> AsyncIterator[Pool]:
-    # A busy test machine may hold a row for longer than a hub should.
-    with patch.object(connect, "LOCK_MILLISECONDS", 20_000):
-        pool = await create_pool(dsn, size_max=12)
-    yield pool
-    await pool.close()
+def pool(patient_pool: Pool) -> Pool:
+    return patient_pool
 
 
 @pytest.fixture
@@ -187,19 +180,6 @@ async def test_the_limit_holds_when_many_ask_at_once(pool):
 # Against payouts
 
 
-@pytest.fixture
-def provider() -> Iterator[PaymentProvider]:
-    with run_provider() as provider:
-        yield provider
-
-
-@pytest.fixture
-async def lab(dsn: str, provider: PaymentProvider) -> AsyncIterator[PaymentLab]:
-    with patch.object(connect, "LOCK_MILLISECONDS", 20_000):
-        async with open_lab(dsn, provider) as lab:
-            yield lab
-
-
 async def check_position(
     lab: PaymentLab, owner: AccountCaller, *, earned: int, paid_out: int, in_flight: int
 ) -> None:
@@ -214,14 +194,13 @@ async def check_position(
 
 
 @pytest.mark.parametrize("round_number", range(6))
-async def test_a_dispute_upheld_while_a_payout_is_asked_for_leaves_it_nothing_or_a_debt(lab, round_number):
-    """Two pays of 400: one was released and is cashed out while the other, in dispute, is decided; and the same again
-    with pay that was released, where both want the same credits."""
+async def test_pay_taken_back_while_a_payout_is_asked_for_leaves_it_nothing_or_a_debt(lab, round_number):
+    """800 are free, of which 600 are asked for and 400 are taken back at the same moment."""
     owner, submitter = await lab.sign_up(), await lab.sign_up()
     await lab.top_up(submitter, 2_000)
     await lab.set_details(owner)
     fraud, _ = await lab.earn(owner, submitter, 500), await lab.earn(owner, submitter, 500)
-    acts = [lab.request_payout(owner, 600), lab.reverse(fraud)]
+    acts = [insist(lambda: lab.request_payout(owner, 600, key="once")), insist(lambda: lab.reverse(fraud))]
     outcomes = await together(*(acts if round_number % 2 else acts[::-1]))
     payout = outcomes[0 if round_number % 2 else 1]
     owed = -await lab.get_balance(K.RECEIVABLE, owner)
@@ -239,6 +218,26 @@ async def test_a_dispute_upheld_while_a_payout_is_asked_for_leaves_it_nothing_or
     await payouts.refuse_payout(lab.pool, lab.operator, payout.id, why="earned by fraud")
     assert await cash.collect_debt(lab.pool, owner.account_id) == 0
     await check_position(lab, owner, earned=400 * CREDIT, paid_out=0, in_flight=0)
+
+
+async def test_a_dispute_upheld_while_a_payout_is_asked_for_touches_pending_pay_alone(lab):
+    owner, submitter = await lab.sign_up(), await lab.sign_up()
+    await lab.top_up(submitter, 2_000)
+    await lab.set_details(owner)
+    await lab.earn(owner, submitter, 1_000)
+    for turn in range(4):
+        pay = await earn(lab.pool, owner.account_id, submitter.account_id, 100 * CREDIT, **LATER)
+        opened = await doubt(lab.pool, submitter.account_id, pay)
+        acts = [
+            insist(lambda turn=turn: lab.request_payout(owner, 501, key=f"turn {turn}")),
+            insist(lambda id=opened.id: decide(lab.pool, lab.operator, id, S.UPHELD)),
+        ]
+        outcomes = await together(*(acts if turn % 2 else acts[::-1]))
+        assert [type(each) for each in outcomes if isinstance(each, ComputePoolError)] == (
+            [] if turn == 0 else [InsufficientCredits]
+        )
+    assert await lab.get_balance(K.OWNER_PENDING, owner) == 0
+    await check_position(lab, owner, earned=800 * CREDIT, paid_out=0, in_flight=501 * CREDIT)
 
 
 ENDS = ["approved", "sent", "confirmed", "failed", "returned", "unknown"]
@@ -276,7 +275,7 @@ async def test_pay_is_taken_back_while_its_payout_is_at_every_stage(lab, provide
     await lab.check_books()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 async def test_a_storm_of_payouts_reversals_disputes_and_words_of_the_provider_leaves_exact_books(
     lab, provider, seed
 ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID
@@ -20,7 +19,7 @@ from computepool.hub.http.disputes import _to_account_dispute, _to_own
 from computepool.hub.services import audit, disputes, releases, statements
 from computepool.hub.services.statements import Page
 from computepool.hub.store import disputes as store
-from computepool.hub.store.connect import Pool, create_pool
+from computepool.hub.store.connect import Pool
 from computepool.hub.store.disputes import StoredDispute
 from tests.support.earnings import RICH, Pay, earn, find_faults, get_balance, list_states, make_people
 from tests.support.payment_lab import to_caller
@@ -30,13 +29,6 @@ S = DisputeState
 FIRST, LAST = UUID(int=0), UUID(int=2**128 - 1)
 LATER = {"due_seconds_ago": -3_600}
 WHY = "every pixel of the picture is black"
-
-
-@pytest.fixture
-async def pool(dsn: str) -> AsyncIterator[Pool]:
-    pool = await create_pool(dsn, size_max=8)
-    yield pool
-    await pool.close()
 
 
 @pytest.fixture

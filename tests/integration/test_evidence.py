@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -17,16 +16,9 @@ from computepool.hub.dispatch.evidence import Evidence
 from computepool.hub.services.reliabilities import record_outcomes
 from computepool.hub.services.transitions import EndedAttempt
 from computepool.hub.store import reliabilities as reliability_store
-from computepool.hub.store.connect import Pool, create_pool
+from computepool.hub.store.connect import Pool
 
 NEWCOMER = reliability_bound(Reliability(), now=clock.now())
-
-
-@pytest.fixture
-async def pool(dsn: str) -> AsyncIterator[Pool]:
-    pool = await create_pool(dsn, size_max=8)
-    yield pool
-    await pool.close()
 
 
 @pytest.fixture

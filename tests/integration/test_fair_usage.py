@@ -19,16 +19,9 @@ from computepool.hub.dispatch.fair_share import FairShare
 from computepool.hub.services.transitions import EndedAttempt
 from computepool.hub.store import fair_usage as usage_store
 from computepool.hub.store.attempts import Grant
-from computepool.hub.store.connect import Pool, create_pool
+from computepool.hub.store.connect import Pool
 from tests.support.postgres import wait_for
 from tests.support.rows import get_now, insert_account, insert_attempt, insert_job
-
-
-@pytest.fixture
-async def pool(dsn: str) -> AsyncIterator[Pool]:
-    pool = await create_pool(dsn, size_max=8)
-    yield pool
-    await pool.close()
 
 
 @pytest.fixture

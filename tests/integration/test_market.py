@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
@@ -16,6 +16,7 @@ from computepool import clock, entropy
 from computepool.core.errors import InvalidRequest
 from computepool.core.jobs.spec import Requirements
 from computepool.core.market.index import find_median
+from computepool.core.market.offers import Audience
 from computepool.core.market.rate_card import Bucket
 from computepool.core.market.spot import RULE, TICK_SECONDS
 from computepool.core.placement.scorers import make_candidate
@@ -143,6 +144,46 @@ async def test_a_node_that_is_silent_or_paused_is_no_supply(grid, owner):
     [paused] = await lend(grid, owner, 1)
     await grid.execute("UPDATE nodes SET state = 'paused' WHERE id = $1", paused)
     assert (await tick_cpu(grid)).slot_count == 1
+
+
+async def test_a_node_that_is_closed_or_kept_for_a_private_pool_is_no_supply_and_its_work_no_demand(grid, owner):
+    friend = await grid.sign_up()
+    await lend(grid, owner, 1)
+    private, named, closed, open_ = await lend(grid, owner, 4)
+    await grid.set_offer(owner, private, audience=Audience.OWN)
+    await grid.set_offer(owner, named, audience=Audience.NAMED, accounts=(str(friend.account_id),))
+    now = clock.now()
+    await grid.set_offer(owner, closed, **hours_of(now + timedelta(days=3)))
+    await grid.set_offer(owner, open_, hours="mon-sun", zone="Asia/Kolkata", seconds_min=60, kinds=("ml",))
+    assert (await tick_cpu(grid)).slot_count == 2
+    await occupy(grid, friend, [named, closed])
+    found = await tick_cpu(grid)
+    assert (found.slot_count, found.busy_count, found.seconds_mean) == (2, 0, None)
+    await grid.set_offer(owner, closed, **hours_of(now))
+    await grid.set_offer(owner, named)
+    found = await tick_cpu(grid)
+    assert (found.slot_count, found.busy_count) == (4, 2), "the control: they were counted before"
+
+
+def hours_of(moment: datetime) -> dict[str, str]:
+    """Open around this hour of the week."""
+    return {"hours": f"{moment:%A} {moment.hour}-{(moment.hour + 2) % 24}", "zone": "UTC"}
+
+
+@pytest.mark.parametrize(
+    ("terms", "need", "presses"),
+    [
+        ({"kinds": ("ml",)}, {"job_kind": "ml"}, True),
+        ({"kinds": ("ml",)}, {}, False),
+        ({"seconds_min": 60}, {"slice_seconds": 60}, True),
+        ({"seconds_min": 60}, {"slice_seconds": 59}, False),
+    ],
+)
+async def test_who_waits_presses_only_where_owners_take_such_work(grid, owner, terms, need, presses):
+    [node] = await lend(grid, owner, 1)
+    await grid.set_offer(owner, node, **terms)
+    await queue(grid, await grid.sign_up(), 10, **need)
+    assert (await tick_cpu(grid)).waiting_count == (10 if presses else 0)
 
 
 async def test_owners_do_not_lift_the_price_by_work_of_their_own(grid, owner):

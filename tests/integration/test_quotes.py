@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from computepool import clock
+from computepool.core.accounts.roles import DEFAULT_ROLES
 from computepool.core.errors import InvalidRequest, InvalidSpec, NotFound
+from computepool.core.ids import KeyId
 from computepool.core.ledger.accounts import AccountKind
+from computepool.core.market.offers import Audience
 from computepool.core.market.price import StartRefusal
 from computepool.core.market.rate_card import Bucket
 from computepool.hub.http.market import _to_bucket_earnings, _to_quote
+from computepool.hub.services import offers as offer_service
 from computepool.hub.services import quotes as service
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.prices import load_rate_card
@@ -19,7 +26,7 @@ from computepool.hub.services.quotes import JobQuote
 from computepool.hub.store import nodes as node_store
 from computepool.wire.jobs import Requirements
 from computepool.wire.market import QuoteRequest
-from computepool.wire.nodes import Gpu
+from computepool.wire.nodes import Gpu, SetOffer
 from tests.support.builders import GB
 from tests.support.market_rows import insert_point, insert_state
 from tests.support.spine import EnrolledNode, Spine, open_spine
@@ -46,7 +53,7 @@ async def lend(spine: Spine, *, floor: int = 0, **hardware: Any) -> EnrolledNode
     node = await spine.enrol(**hardware)
     async with spine.pool.acquire() as conn:
         await node_store.see_nodes(conn, [node.id])
-        await node_store.set_floor(conn, id=node.id, floor_microcredits_per_hour=floor)
+        await conn.execute("UPDATE nodes SET floor_microcredits_per_hour = $1 WHERE id = $2", floor, node.id)
     return node
 
 
@@ -139,6 +146,39 @@ async def test_a_floor_above_the_ceiling_is_named_and_cheaper_slots_beside_it_co
     [place] = found.places
     assert (place.slot_count, place.free_count, place.refusal) == (1, 1, None)
     assert place.price_microcredits == 15 * PPM
+
+
+async def offer(spine: Spine, node: EnrolledNode, **terms: Any) -> None:
+    caller = AccountCaller(node.caller.account_id, KeyId(UUID(int=1)), DEFAULT_ROLES, 1)
+    await offer_service.set_offer(spine.pool, spine.leases.prices, caller, node.id, SetOffer(**terms))
+
+
+async def test_slots_that_are_closed_private_or_for_other_work_are_not_quoted(spine, person):
+    in_three_days = clock.now() + timedelta(days=3)
+    closed = {"hours": f"{in_three_days:%A}", "zone": "UTC"}
+    for terms in ({"kinds": ("ml",)}, {"seconds_min": 3_600}, {"audience": Audience.OWN}, closed):
+        await offer(spine, await lend(spine), **terms)
+    found = await quote(spine, person, wall_seconds=60)
+    assert (found.quote.cost, found.quote.places, found.own_slot_count, found.pool_slot_count) == (None, (), 0, 0)
+    assert [place.slot_count for place in (await quote(spine, person, wall_seconds=3_600)).quote.places] == [1]
+    assert [place.slot_count for place in (await quote(spine, person, wall_seconds=60, kind="ml")).quote.places] == [
+        1
+    ]
+    with pytest.raises(InvalidSpec, match="kind 'mining' is unknown"):
+        await quote(spine, person, kind="mining")
+
+
+async def test_pools_are_quoted_beside_the_market_to_those_who_are_welcome(spine, person):
+    for floor in (3 * PPM, 5 * PPM, 10**14):
+        terms = {"audience": Audience.NAMED, "accounts": (str(person.account_id),)}
+        await offer(spine, await lend(spine), floor_microcredits_per_hour=floor, **terms)
+    own = await lend(spine, owner=person)
+    await offer(spine, own, audience=Audience.OWN)
+    found = await quote(spine, person)
+    assert (found.pool_slot_count, found.pool_price_microcredits_per_hour) == (2, 3 * PPM)
+    assert (found.own_slot_count, found.quote.places) == (1, ())
+    stranger = await quote(spine, await spine.sign_up())
+    assert (stranger.pool_slot_count, stranger.own_slot_count) == (0, 0)
 
 
 async def test_others_who_pay_spot_come_first(spine, person):

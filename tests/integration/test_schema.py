@@ -25,7 +25,7 @@ from computepool.core.nodes.state import NodeState
 from computepool.core.placement.slot import SlotKind
 from computepool.core.placement.weights import Preference
 from computepool.hub.store.receipts import ReceiptState
-from tests.support import audit_rows, dispute_rows, ledger_rows, market_rows, payment_rows
+from tests.support import audit_rows, dispute_rows, ledger_rows, market_rows, offer_rows, payment_rows
 from tests.support.orphans import count_orphans
 from tests.support.postgres import TestServer
 
@@ -44,6 +44,7 @@ ENUMS = {
     **ledger_rows.ENUMS,
     **payment_rows.ENUMS,
     **dispute_rows.ENUMS,
+    **offer_rows.ENUMS,
 }
 
 ACCOUNT, JOB, OTHER_JOB = UUID(int=1), UUID(int=2), UUID(int=3)
@@ -239,6 +240,7 @@ IMPOSSIBLE = [
     *audit_rows.IMPOSSIBLE,
     *market_rows.IMPOSSIBLE,
     *dispute_rows.IMPOSSIBLE,
+    *offer_rows.IMPOSSIBLE,
 ]
 POSSIBLE = [
     *ledger_rows.POSSIBLE,
@@ -246,6 +248,7 @@ POSSIBLE = [
     *audit_rows.POSSIBLE,
     *market_rows.POSSIBLE,
     *dispute_rows.POSSIBLE,
+    *offer_rows.POSSIBLE,
 ]
 
 

@@ -17,6 +17,7 @@ from computepool.hub.services import accounts as account_service
 from computepool.hub.services import nodes as node_service
 from computepool.hub.services.callers import AccountCaller, hash_secret
 from computepool.hub.services.keyring import to_base64
+from computepool.hub.services.nodes import NodeWithSlots
 from computepool.hub.store import keys as key_store
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store.nodes import OfferedSlot
@@ -57,6 +58,10 @@ async def list_offered(grid: StoredGrid, *nodes: NodeId) -> list[OfferedSlot]:
         return await node_store.list_candidates(conn, nodes)
 
 
+async def set_floor(grid: StoredGrid, caller: AccountCaller, node: NodeId, floor: int) -> NodeWithSlots:
+    return await grid.set_offer(caller, node, floor_microcredits_per_hour=floor)
+
+
 async def floor_of(grid: StoredGrid, node: NodeId) -> int:
     return await grid.fetch_value("SELECT floor_microcredits_per_hour FROM nodes WHERE id = $1", node)
 
@@ -81,8 +86,8 @@ async def test_a_floor_out_of_bounds_is_refused_at_enrolment_and_later(grid, own
     with pytest.raises(InvalidRequest, match="floor_microcredits_per_hour is"):
         await enrol(grid, owner, floor=floor)
     node = await enrol(grid, owner, floor=5)
-    with pytest.raises(InvalidRequest, match="floor_microcredits_per_hour is"):
-        await node_service.set_floor(grid.pool, owner, node, floor)
+    with pytest.raises(InvalidRequest, match="floor_microcredits_per_hour must be between 0 and"):
+        await set_floor(grid, owner, node, floor)
     assert await floor_of(grid, node) == 5
 
 
@@ -93,7 +98,7 @@ async def test_a_speed_that_cannot_be_is_refused_at_enrolment(grid, owner):
 
 async def test_an_agent_that_names_no_floor_leaves_the_one_its_owner_has_set(grid, owner):
     node = await enrol(grid, owner)
-    await node_service.set_floor(grid.pool, owner, node, 12 * CREDIT)
+    await set_floor(grid, owner, node, 12 * CREDIT)
     assert await enrol(grid, owner) == node
     assert await floor_of(grid, node) == 12 * CREDIT
     await enrol(grid, owner, floor=20 * CREDIT)
@@ -104,26 +109,26 @@ async def test_an_owner_changes_the_floor_and_every_hub_is_told(grid, owner):
     node = await enrol(grid, owner)
     told = f"SELECT count(*) FROM hub_changes WHERE kind = 'node' AND subject_id = '{node}'"
     before = await grid.fetch_value(told)
-    changed = await node_service.set_floor(grid.pool, owner, node, 12 * CREDIT)
+    changed = await set_floor(grid, owner, node, 12 * CREDIT)
     assert changed.node.floor_microcredits_per_hour == 12 * CREDIT
     assert await grid.fetch_value(told) == before + 1
-    body = await grid.fetch_value("SELECT body FROM events WHERE kind = 'node_floor_set'")
-    assert body == {"floor_microcredits_per_hour": 12 * CREDIT, "before": 0}
-    await node_service.set_floor(grid.pool, owner, node, 12 * CREDIT)
-    assert await grid.fetch_value("SELECT count(*) FROM events WHERE kind = 'node_floor_set'") == 1
+    body = await grid.fetch_value("SELECT body FROM events WHERE kind = 'node_offer_set'")
+    assert (body["floor_microcredits_per_hour"], body["before"]["floor_microcredits_per_hour"]) == (12 * CREDIT, 0)
+    await set_floor(grid, owner, node, 12 * CREDIT)
+    assert await grid.fetch_value("SELECT count(*) FROM events WHERE kind = 'node_offer_set'") == 1
     assert await grid.fetch_value(told) == before + 1
 
 
 async def test_only_the_owner_and_the_operator_may_change_it_and_not_of_a_removed_node(grid, owner):
     node, stranger = await enrol(grid, owner), await grid.sign_up()
     with pytest.raises(NotFound):
-        await node_service.set_floor(grid.pool, stranger, node, CREDIT)
+        await set_floor(grid, stranger, node, CREDIT)
     operator = await grid.sign_up(roles=frozenset(Role))
-    await node_service.set_floor(grid.pool, operator, node, 3 * CREDIT)
+    await set_floor(grid, operator, node, 3 * CREDIT)
     assert await floor_of(grid, node) == 3 * CREDIT
     await node_service.change_node_state(grid.pool, owner, node, "remove")
     with pytest.raises(Conflict):
-        await node_service.set_floor(grid.pool, owner, node, CREDIT)
+        await set_floor(grid, owner, node, CREDIT)
 
 
 # Grants

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.spec import Requirements, list_faults
 from computepool.core.placement import explain as explaining
-from computepool.core.placement.checks import check_price, find_refusal
+from computepool.core.placement.checks import check_job_kind, check_pool, check_price, find_refusal
 from computepool.core.placement.explain import (
     Explanation,
     Gate,
@@ -31,10 +31,10 @@ from computepool.core.placement.explain import (
 from computepool.core.placement.price import PRICE_MICROCREDITS_MAX, round_down_price
 from computepool.core.placement.shape import Shape, to_shape
 from computepool.core.placement.slot import Slot
-from tests.support.builders import GB, NOW, make_slot, make_spec
+from tests.support.builders import GB, NOW, account_number, make_slot, make_spec
 
 BOUNDED = settings(max_examples=300, deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
-CONTROLLED = settings(BOUNDED, phases=[Phase.generate])
+CONTROLLED = settings(BOUNDED, max_examples=1_000, phases=[Phase.generate])
 
 Explain = Callable[[Requirements, list[SlotClass]], Explanation]
 
@@ -42,6 +42,7 @@ Explain = Callable[[Requirements, list[SlotClass]], Explanation]
 RAM = [2 * GB, 8 * GB, 8_300_000_000, 33_700_000_001]
 VRAM = [8 * GB, 12_884_901_888, 25_769_803_776]
 PRICES = [0, 1, 8_000_000, 9_876_543, 12_000_000, 12_100_000, 40_000_000, PRICE_MICROCREDITS_MAX]
+ME = account_number(1)
 COMMON = {
     "cores": st.sampled_from([1, 4, 6]),
     "ram_bytes": st.sampled_from(RAM),
@@ -49,10 +50,26 @@ COMMON = {
     "region": st.sampled_from([None, "IN", "DE"]),
     "isolation": st.sampled_from(list(IsolationLevel)),
 }
-SLOTS = st.builds(make_slot, **COMMON) | st.builds(
-    make_slot, **COMMON, vram_bytes=st.sampled_from(VRAM), tier=st.sampled_from(["rtx-3060", "rtx-3090"])
+CARD = {"vram_bytes": st.sampled_from(VRAM), "tier": st.sampled_from(["rtx-3060", "rtx-3090"])}
+CONDITIONS = {
+    "slice_seconds_min": st.sampled_from([0, 10, 3_600]),
+    "job_kinds": st.sampled_from([frozenset(), frozenset({"ml"}), frozenset({"ml", "compute"})]),
+    "welcome": st.sampled_from([None, frozenset({ME}), frozenset({account_number(2)})]),
+}
+# Most owners set no conditions.
+SLOTS = st.one_of(
+    st.builds(make_slot, **COMMON),
+    st.builds(make_slot, **COMMON, **CARD),
+    st.builds(make_slot, **COMMON, **CARD),
+    st.builds(make_slot, **COMMON, **CONDITIONS),
 )
-NEEDS = st.builds(
+PAYING = {
+    "ceiling_microcredits_per_hour": st.sampled_from([None, None, 1, 9_900_000, 10_000_000, 12_000_000]),
+    "job_kind": st.sampled_from(["compute", "gaming"]),
+    "slice_seconds": st.sampled_from([1, 45, 3_600]),
+}
+# Some ask for little: what an owner asks of them is all that may stand in their way.
+NEEDS = st.builds(Requirements, **PAYING) | st.builds(
     Requirements,
     gpu=st.booleans(),
     vram_bytes=st.sampled_from([0, 0, 8 * GB, 12_884_901_888, 24 * GB]),
@@ -62,7 +79,7 @@ NEEDS = st.builds(
     tiers=st.sampled_from([(), (), ("rtx-3090",), ("rtx-4090",), ("cpu", "rtx-4090")]),
     regions=st.sampled_from([(), (), ("IN",), ("US", "FR")]),
     isolation=st.sampled_from([IsolationLevel.SANDBOXED, IsolationLevel.CONTAINER, IsolationLevel.GVISOR]),
-    ceiling_microcredits_per_hour=st.sampled_from([None, None, 1, 9_900_000, 10_000_000, 12_000_000]),
+    **PAYING,
 )
 
 
@@ -78,7 +95,7 @@ FLEETS = st.lists(
     st.builds(
         Member,
         slot=SLOTS,
-        standing=st.sampled_from([Standing.READY, Standing.READY, Standing.READY, Standing.OFFLINE, Standing.PAUSED]),
+        standing=st.sampled_from([Standing.READY, Standing.READY, Standing.READY, *Standing]),
         busy=st.booleans(),
         price=st.sampled_from(PRICES),
     ),
@@ -99,7 +116,15 @@ def to_classes(fleet: list[Member], need: Requirements, levels: int | None = Non
             for asked, have in [(getattr(shape, name), getattr(member.slot, name))]
         }
         amounts["cores"] = max(1, amounts["cores"])
-        clamped = replace(member.slot, isolation=min(member.slot.isolation, shape.isolation), **amounts)
+        slot = member.slot
+        clamped = replace(
+            slot,
+            isolation=min(slot.isolation, shape.isolation),
+            slice_seconds_min=slot.slice_seconds_min if slot.slice_seconds_min > shape.slice_seconds else 0,
+            job_kinds=frozenset() if shape.job_kind in slot.job_kinds else slot.job_kinds,
+            welcome=None if slot.welcome is None or ME in slot.welcome else frozenset(),
+            **amounts,
+        )
         fits = check_price(shape, member.price) is None
         price = 0 if fits else min(step for step in steps.prices if step >= member.price)
         counts.setdefault((clamped, member.standing, price), []).append(member.busy)
@@ -115,7 +140,7 @@ def list_passing(fleet: list[Member], need: Requirements) -> list[Member]:
 
 
 def is_passing(shape: Shape, slot: Slot, price: int) -> bool:
-    return find_refusal(shape, slot, price_microcredits_per_hour=price) is None
+    return find_refusal(shape, slot, price_microcredits_per_hour=price, account_id=ME) is None
 
 
 def the_counts_are_those_of_the_slots(need: Requirements, fleet: list[Member], explain: Explain) -> None:
@@ -127,6 +152,7 @@ def the_counts_are_those_of_the_slots(need: Requirements, fleet: list[Member], e
     shape = to_shape(need)
     failed = {g: sum(check(shape, m.slot) is not None for m in ready) for g, check in explaining.CHECK_OF.items()}
     failed[Gate.PRICE] = sum(check_price(shape, m.price) is not None for m in ready)
+    failed[Gate.POOL] = sum(check_pool(ME, m.slot) is not None for m in ready)
     assert {g.gate: g.failed_count for g in found.gates} == {g: n for g, n in failed.items() if n}, (
         "gates are counted"
     )
@@ -147,9 +173,29 @@ def something_is_suggested_whenever_a_slot_is_there(
     need: Requirements, fleet: list[Member], explain: Explain
 ) -> None:
     found = explain(need, to_classes(fleet, need))
-    ready = [m for m in fleet if m.standing is Standing.READY]
+    ready = [m for m in fleet if m.standing is Standing.READY and is_lent_to_me(need, m.slot)]
     if ready and not found.pass_count:
         assert found.suggestions, "there is always a change that would do"
+
+
+def is_lent_to_me(need: Requirements, slot: Slot) -> bool:
+    return check_pool(ME, slot) is None and check_job_kind(to_shape(need), slot) is None
+
+
+def what_only_time_or_owners_can_change_is_noted(need: Requirements, fleet: list[Member], explain: Explain) -> None:
+    """One note for each reason that alone keeps a slot away, with how many slots it keeps."""
+    found, shape = explain(need, to_classes(fleet, need)), to_shape(need)
+    failures = [(m, explaining.list_failed(shape, m.slot, m.price, account_id=ME)) for m in fleet]
+    expected = {
+        "not lent at this hour": sum(m.standing is Standing.CLOSED and not failed for m, failed in failures),
+        "only; this one is": sum(m.standing is Standing.READY and failed == (Gate.KIND,) for m, failed in failures),
+        "private pool": sum(m.standing is Standing.READY and failed == (Gate.POOL,) for m, failed in failures),
+    }
+    noted = {reason: next((note for note in found.notes if reason in note), "0 ").split()[0] for reason in expected}
+    if found.free_count:
+        assert found.notes == (), "nothing is noted while a slot is free"
+    else:
+        assert noted == {reason: str(count) for reason, count in expected.items()}, "what keeps slots away is noted"
 
 
 def nothing_less_would_do(need: Requirements, fleet: list[Member], explain: Explain) -> None:
@@ -162,11 +208,11 @@ def nothing_less_would_do(need: Requirements, fleet: list[Member], explain: Expl
 
 
 def fewer_changes_would_not_do(need: Requirements, fleet: list[Member], explain: Explain) -> None:
-    """No smaller set of requirements would, given up altogether."""
+    """No smaller set of requirements would, given up altogether. What is the owner's to say cannot be."""
     found = explain(need, to_classes(fleet, need))
     for suggestion in found.suggestions[:1]:
         for count in range(len(suggestion.changes)):
-            for dropped in combinations(Gate, count):
+            for dropped in combinations([gate for gate in Gate if gate not in explaining.OWNERS_GATES], count):
                 less = need
                 for gate in dropped:
                     less = drop(less, gate)
@@ -186,6 +232,7 @@ def drop(need: Requirements, gate: Gate) -> Requirements:
         Gate.TIER: {"tiers": (*need.tiers, "cpu", "rtx-3060", "rtx-3090") if need.tiers else ()},
         Gate.REGION: {"regions": ()},
         Gate.PRICE: {"ceiling_microcredits_per_hour": None},
+        Gate.SECONDS: {"slice_seconds": max(need.slice_seconds, 14_400)},
     }
     return replace(need, **nothing[gate])
 
@@ -216,6 +263,10 @@ def list_steps(need: Requirements, relaxed: Requirements, gate: Gate, fleet: lis
         return [{"isolation": level} for level in levels]
     if gate is Gate.PRICE:
         return [{"ceiling_microcredits_per_hour": price} for price in list_ceilings(need, relaxed, fleet)]
+    if gate is Gate.SECONDS:
+        return [
+            {"slice_seconds": each} for each in (need.slice_seconds, relaxed.slice_seconds - 1, relaxed.slice_seconds)
+        ]
     name = "cores" if gate is Gate.CORES else f"{gate.value}_bytes"
     low, high = getattr(relaxed, name), getattr(need, name)
     present = {getattr(slot, name) for m in fleet for slot in (m.slot, cut_to_steps(m.slot))}
@@ -248,6 +299,7 @@ def _tighten(suggestion: Suggestion) -> Suggestion:
         Gate.DISK: ("disk_bytes", 1),
         Gate.VRAM: ("vram_bytes", 1),
         Gate.PRICE: ("ceiling_microcredits_per_hour", -500_000),
+        Gate.SECONDS: ("slice_seconds", -1),
     }
     if gate not in steps or getattr(need, steps[gate][0]) is None:
         return suggestion
@@ -298,6 +350,24 @@ def _overpay(suggestion: Suggestion, classes: list[SlotClass]) -> Suggestion:
     return replace(suggestion, requirements=dearer)
 
 
+def take_pools_for_public(need: Requirements, classes: list[SlotClass]) -> Explanation:
+    """Forgets whom machines are lent to."""
+    return explain_waiting(need, [replace(c, slot=replace(c.slot, welcome=None)) for c in classes])
+
+
+def take_every_kind(need: Requirements, classes: list[SlotClass]) -> Explanation:
+    """Forgets what owners take."""
+    return explain_waiting(need, [replace(c, slot=replace(c.slot, job_kinds=frozenset())) for c in classes])
+
+
+def take_slices_of_any_length(need: Requirements, classes: list[SlotClass]) -> Explanation:
+    return explain_waiting(need, [replace(c, slot=replace(c.slot, slice_seconds_min=0)) for c in classes])
+
+
+def note_nothing(need: Requirements, classes: list[SlotClass]) -> Explanation:
+    return replace(explain_waiting(need, classes), notes=())
+
+
 def count_the_offline_too(need: Requirements, classes: list[SlotClass]) -> Explanation:
     return explain_waiting(need, [replace(c, standing=Standing.READY) for c in classes])
 
@@ -326,6 +396,7 @@ PROPERTIES = [
     the_counts_are_those_of_the_slots,
     every_suggestion_would_run_where_it_says,
     something_is_suggested_whenever_a_slot_is_there,
+    what_only_time_or_owners_can_change_is_noted,
     nothing_less_would_do,
     fewer_changes_would_not_do,
 ]
@@ -346,6 +417,11 @@ def test_an_explanation_is_true(check):
     [
         (the_counts_are_those_of_the_slots, count_the_offline_too),
         (the_counts_are_those_of_the_slots, take_every_slot_for_free),
+        (the_counts_are_those_of_the_slots, take_pools_for_public),
+        (the_counts_are_those_of_the_slots, take_every_kind),
+        (the_counts_are_those_of_the_slots, take_slices_of_any_length),
+        (what_only_time_or_owners_can_change_is_noted, note_nothing),
+        (every_suggestion_would_run_where_it_says, take_pools_for_public),
         (every_suggestion_would_run_where_it_says, suggest_one_step_less),
         (every_suggestion_would_run_where_it_says, count_the_offline_too),
         (something_is_suggested_whenever_a_slot_is_there, suggest_nothing),
@@ -366,7 +442,7 @@ def test_control_a_wrong_explanation_is_caught(check, broken):
 
 
 @pytest.mark.parametrize("levels", [16, 3, 1])
-@pytest.mark.parametrize("check", PROPERTIES[:3], ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", PROPERTIES[:4], ids=lambda check: check.__name__)
 def test_an_explanation_from_coarser_steps_is_as_true_though_not_the_least(check, levels):
     @BOUNDED
     @given(need=NEEDS, fleet=FLEETS)
@@ -380,7 +456,8 @@ def test_an_explanation_from_coarser_steps_is_as_true_though_not_the_least(check
 @given(need=NEEDS, slot=SLOTS)
 def test_cutting_a_slot_to_steps_changes_no_verdict(need: Requirements, slot: Slot) -> None:
     shape: Shape = to_shape(need)
-    assert (find_refusal(shape, slot) is None) == (find_refusal(shape, cut_to_steps(slot)) is None)
+    cut = cut_to_steps(slot)
+    assert (find_refusal(shape, slot, account_id=ME) is None) == (find_refusal(shape, cut, account_id=ME) is None)
 
 
 @BOUNDED

@@ -16,16 +16,18 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from computepool.core.ids import NodeId, SlotName
+from computepool.core.ids import AccountId, NodeId, SlotName
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.placement import fleet as fleet_module
+from computepool.core.placement import pools as pools_module
 from computepool.core.placement.checks import find_refusal
 from computepool.core.placement.fleet import FleetIndex
+from computepool.core.placement.pools import Fleet
 from computepool.core.placement.scorers import Candidate, break_tie, score
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import SlotKind
 from computepool.core.placement.weights import Preference, Weights
-from tests.support.builders import GB, make_shape, make_slot, node_number
+from tests.support.builders import GB, account_number, make_shape, make_slot, node_number
 
 BOUNDED = settings(max_examples=200, deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
 # Some bugs show in few histories; the first one that does ends the search.
@@ -59,13 +61,21 @@ class Question:
     weights: str
     ceiling: int | None
     avoid: NodeId | None
+    account_id: AccountId
 
-    def ask(self, index: FleetIndex) -> Candidate | None:
-        return index.best(self.shape, self.preference, weights=self.weights, ceiling=self.ceiling, avoid=self.avoid)
+    def ask(self, fleet: Fleet) -> Candidate | None:
+        return fleet.best(
+            self.shape,
+            self.preference,
+            account_id=self.account_id,
+            weights=self.weights,
+            ceiling=self.ceiling,
+            avoid=self.avoid,
+        )
 
     def admits(self, candidate: Candidate) -> bool:
         return (
-            find_refusal(self.shape, candidate.slot) is None
+            find_refusal(self.shape, candidate.slot, account_id=self.account_id) is None
             and (self.ceiling is None or candidate.price_microcredits_per_hour <= self.ceiling)
             and candidate.slot.node_id != self.avoid
         )
@@ -90,17 +100,25 @@ def key_of(candidate: Candidate) -> Key:
 
 
 NODES = st.integers(0, 5).map(node_number)
-SLOTS = st.builds(
-    make_slot,
-    node_id=NODES,
-    name=st.sampled_from([SlotName("a:0"), SlotName("a:1"), SlotName("a:2")]),
-    vram_bytes=st.sampled_from([0, 0, 8 * GB, 24 * GB]),
-    cores=st.sampled_from([1, 4]),
-    ram_bytes=st.sampled_from([2 * GB, 8 * GB, 8 * GB + 1]),
-    disk_bytes=st.sampled_from([5 * GB, 50 * GB]),
-    region=st.sampled_from([None, "IN", "DE"]),
-    isolation=st.sampled_from(list(IsolationLevel)),
-).flatmap(
+ACCOUNTS = [account_number(number) for number in range(3)]
+HAVING = {
+    "node_id": NODES,
+    "name": st.sampled_from([SlotName("a:0"), SlotName("a:1"), SlotName("a:2")]),
+    "vram_bytes": st.sampled_from([0, 0, 8 * GB, 24 * GB]),
+    "cores": st.sampled_from([1, 4]),
+    "ram_bytes": st.sampled_from([2 * GB, 8 * GB, 8 * GB + 1]),
+    "disk_bytes": st.sampled_from([5 * GB, 50 * GB]),
+    "region": st.sampled_from([None, "IN", "DE"]),
+    "isolation": st.sampled_from(list(IsolationLevel)),
+}
+ASKING = {
+    "slice_seconds_min": st.sampled_from([0, 10, 60]),
+    "job_kinds": st.sampled_from([frozenset(), frozenset({"ml"}), frozenset({"ml", "compute"})]),
+    "welcome": st.sampled_from([None, frozenset(ACCOUNTS[:1]), frozenset(ACCOUNTS[:2])]),
+}
+# Most owners set no conditions.
+PLAIN_SLOTS = st.builds(make_slot, **HAVING)
+SLOTS = (PLAIN_SLOTS | PLAIN_SLOTS | st.builds(make_slot, **HAVING, **ASKING)).flatmap(
     lambda slot: (
         st.just(slot)
         if slot.kind is SlotKind.CPU
@@ -125,6 +143,8 @@ SHAPES = st.builds(
     tiers=st.sampled_from([(), (), ("rtx-4090",), ("cpu", "rtx-3090")]),
     regions=st.sampled_from([(), (), ("IN",), ("DE", "IN")]),
     isolation=st.sampled_from([IsolationLevel.SANDBOXED, *IsolationLevel]),
+    job_kind=st.sampled_from(["compute", "ml", "gaming"]),
+    slice_seconds=st.sampled_from([0, 10, 3_600]),
 )
 QUESTIONS = st.builds(
     Question,
@@ -133,6 +153,7 @@ QUESTIONS = st.builds(
     weights=st.sampled_from(sorted(SETS)),
     ceiling=st.sampled_from([None, None, 0, CREDIT, 2 * CREDIT]),
     avoid=st.none() | NODES,
+    account_id=st.sampled_from(ACCOUNTS),
 )
 STEPS = st.one_of(
     st.tuples(st.just("add"), CANDIDATES),
@@ -146,17 +167,21 @@ STEPS = st.one_of(
 )
 FLEETS = st.lists(CANDIDATES, max_size=18, unique_by=key_of)
 History = list[tuple[str, Any]]
-MakeIndex = Callable[[], FleetIndex]
+MakeFleet = Callable[[], Fleet]
 
 
 def make_index() -> FleetIndex:
     return FleetIndex(SETS)
 
 
-class Ledger:
-    """What a fleet index should know, kept in dicts."""
+def make_fleet() -> Fleet:
+    return Fleet(SETS)
 
-    def __init__(self, make: MakeIndex) -> None:
+
+class Ledger:
+    """What a fleet should know, kept in dicts."""
+
+    def __init__(self, make: MakeFleet) -> None:
         self.index = make()
         self.known: dict[Key, Candidate] = {}
         self.busy: set[Key] = set()
@@ -214,7 +239,7 @@ class Ledger:
 # Properties
 
 
-def every_question_finds_the_best_at_any_time(history: History, questions: list[Question], make: MakeIndex) -> None:
+def every_question_finds_the_best_at_any_time(history: History, questions: list[Question], make: MakeFleet) -> None:
     ledger = Ledger(make)
     for step, what in history:
         ledger.do(step, what)
@@ -223,7 +248,7 @@ def every_question_finds_the_best_at_any_time(history: History, questions: list[
 
 
 def a_history_leaves_no_trace_but_who_has_had_work(
-    history: History, questions: list[Question], make: MakeIndex
+    history: History, questions: list[Question], make: MakeFleet
 ) -> None:
     ledger = Ledger(make)
     for step, what in history:
@@ -240,7 +265,7 @@ def a_history_leaves_no_trace_but_who_has_had_work(
         assert question.ask(ledger.index) == question.ask(fresh), "the best is found, whatever went before"
 
 
-def a_slot_that_is_gone_is_never_returned(history: History, questions: list[Question], make: MakeIndex) -> None:
+def a_slot_that_is_gone_is_never_returned(history: History, questions: list[Question], make: MakeFleet) -> None:
     ledger = Ledger(make)
     for step, what in history:
         ledger.do(step, what)
@@ -264,7 +289,7 @@ def test_the_index_keeps_its_word(holds):
     @BOUNDED
     @given(st.lists(STEPS, max_size=40), st.lists(QUESTIONS, min_size=1, max_size=4))
     def try_(history: History, questions: list[Question]) -> None:
-        holds(history, questions, make_index)
+        holds(history, questions, make_fleet)
 
     try_()
 
@@ -274,7 +299,7 @@ def test_the_index_keeps_its_word(holds):
 def test_the_order_of_adding_is_irrelevant(candidates, questions, rng):
     turned = list(candidates)
     rng.shuffle(turned)
-    one, other = make_index(), make_index()
+    one, other = make_fleet(), make_fleet()
     for candidate in candidates:
         one.add(candidate)
     for candidate in turned:
@@ -288,7 +313,7 @@ def test_nor_does_it_matter_who_gets_what_when_slots_come_back_from_work(candida
     """Two indexes that were filled in another order live through the same work."""
     turned = list(candidates)
     rng.shuffle(turned)
-    indexes = make_index(), make_index()
+    indexes = make_fleet(), make_fleet()
     for index, fleet in zip(indexes, (candidates, turned), strict=True):
         for candidate in fleet:
             index.add(candidate)
@@ -362,7 +387,7 @@ def test_a_slot_that_was_only_withdrawn_keeps_its_turn_and_so_does_one_with_a_ne
 @given(FLEETS, QUESTIONS, st.lists(CANDIDATES, max_size=6))
 @settings(BOUNDED)
 def test_a_slot_that_does_not_fit_changes_nothing(candidates, question, others):
-    index = make_index()
+    index = make_fleet()
     for candidate in candidates:
         index.add(candidate)
     before = question.ask(index)
@@ -377,10 +402,12 @@ def test_a_slot_that_does_not_fit_changes_nothing(candidates, question, others):
 @settings(BOUNDED)
 def test_runners_up_stand_in_order_and_are_counted(candidates, questions, k):
     index = make_index()
+    # Pools are another's to know.
+    candidates = [replace(each, slot=replace(each.slot, welcome=None)) for each in candidates]
     for candidate in candidates:
         index.add(candidate)
     for question in questions:
-        question.ask(index)
+        index.best(question.shape, question.preference, weights=question.weights, ceiling=question.ceiling)
         ranking = question.rank_all({key_of(candidate): candidate for candidate in candidates})
         wish = {"ceiling": question.ceiling}
         listed = index.ranked(
@@ -391,6 +418,23 @@ def test_runners_up_stand_in_order_and_are_counted(candidates, questions, k):
         count = len(whole.rank_all({key_of(candidate): candidate for candidate in candidates}))
         assert index.count_feasible(question.shape, **wish) == count
         assert index.count_feasible(question.shape, **wish, limit=k) == min(k, count)
+
+
+@given(FLEETS, QUESTIONS, st.integers(0, 5))
+@settings(BOUNDED)
+def test_the_slots_of_pools_are_counted_for_those_who_are_welcome(candidates, question, limit):
+    fleet = make_fleet()
+    for candidate in candidates:
+        fleet.add(candidate)
+    question = replace(question, avoid=None)
+    pooled = [each for each in candidates if each.slot.welcome is not None]
+    count = len(question.rank_all({key_of(candidate): candidate for candidate in pooled}))
+    counted = fleet.count_pooled(question.shape, question.account_id, ceiling=question.ceiling, limit=limit)
+    assert counted == min(count, limit)
+    assert fleet.pooled_accounts == set().union(*(each.slot.welcome for each in pooled))
+    for candidate in pooled:
+        fleet.remove(*key_of(candidate))
+    assert not fleet.pooled_accounts, "a pool that is empty is forgotten"
 
 
 def test_many_slots_that_fail_one_gate_are_cut_off_and_the_answer_stays_right():
@@ -406,9 +450,38 @@ def test_many_slots_that_fail_one_gate_are_cut_off_and_the_answer_stays_right():
     assert index.leaf_count > leaf_count
 
 
+def test_a_slot_that_moves_into_a_pool_and_out_of_it_stays_busy_or_free():
+    fleet, public = make_fleet(), Candidate(make_slot(), 1.0, 1, 1.0)
+    private = replace(public, slot=replace(public.slot, welcome=frozenset(ACCOUNTS[:1])))
+    other = replace(public, slot=replace(public.slot, welcome=frozenset(ACCOUNTS)))
+    fleet.add(public)
+    for busy in (False, True):
+        if busy:
+            fleet.take(*key_of(public))
+        for candidate in (private, other, public):
+            fleet.update(candidate)
+            assert (len(fleet), fleet.is_free(*key_of(public))) == (int(not busy), not busy)
+            best = [fleet.best(make_shape(), Preference.VALUE, account_id=id) for id in (*ACCOUNTS[:2], None)]
+            welcome = candidate.slot.welcome
+            expected = [welcome is None or id in welcome for id in (*ACCOUNTS[:2], None)]
+            assert best == [candidate if fits and not busy else None for fits in expected]
+
+
+def test_a_public_question_is_not_slowed_by_pools():
+    """However many there are, their slots lie apart."""
+    fleet = make_fleet()
+    for number in range(200):
+        slot = make_slot(node_id=node_number(number), welcome=frozenset({account_number(1_000 + number)}))
+        fleet.add(Candidate(slot, 1.0, 1, 1.0))
+    assert len(fleet) == 200
+    assert len(fleet._public._leaves) == 0
+    assert fleet.best(make_shape(), Preference.VALUE, account_id=ACCOUNTS[0]) is None
+
+
+@pytest.mark.parametrize("make", [make_index, make_fleet])
 @pytest.mark.parametrize("change", ["take", "give", "remove", "update"])
-def test_a_change_of_a_slot_that_is_not_there_is_refused(change):
-    index, candidate = make_index(), Candidate(make_slot(), 1.0, 1, 1.0)
+def test_a_change_of_a_slot_that_is_not_there_is_refused(change, make):
+    index, candidate = make(), Candidate(make_slot(), 1.0, 1, 1.0)
     with pytest.raises(KeyError):
         index.update(candidate) if change == "update" else getattr(index, change)(*key_of(candidate))
 
@@ -507,9 +580,52 @@ class IndexThatLosesOldLeaves(FleetIndex):
             mask.known = len(self._leaves)
 
 
+class IndexThatForgetsKinds(FleetIndex):
+    def _mask(self, gate: int, wish: Any) -> int:
+        return -1 if gate == fleet_module._JOB_KIND else super()._mask(gate, wish)
+
+
+class IndexThatForgetsTheShortestSlice(FleetIndex):
+    def _mask(self, gate: int, wish: Any) -> int:
+        return -1 if gate == fleet_module._SLICE_SECONDS else super()._mask(gate, wish)
+
+
+class FleetWhosePoolsAreForAll(Fleet):
+    def best(self, *args: Any, account_id: AccountId | None = None, **options: Any) -> Candidate | None:
+        found = [super(FleetWhosePoolsAreForAll, self).best(*args, account_id=id, **options) for id in ACCOUNTS]
+        return next((each for each in found if each is not None), None)
+
+
+class FleetThatForgetsPools(Fleet):
+    def best(self, *args: Any, account_id: AccountId | None = None, **options: Any) -> Candidate | None:
+        return super().best(*args, **options)
+
+
+class FleetThatPrefersPools(Fleet):
+    """A slot of a pool is taken although a public one is better."""
+
+    def best(self, *args: Any, account_id: AccountId | None = None, **options: Any) -> Candidate | None:
+        pools = [self._pools[welcome] for welcome in self._pools_of.get(account_id, ())]
+        found = [pool.best(*args, **options) for pool in pools]
+        return next((each for each in found if each is not None), None) or super().best(*args, **options)
+
+
+@pytest.mark.parametrize("broken", [FleetWhosePoolsAreForAll, FleetThatForgetsPools, FleetThatPrefersPools])
+def test_a_broken_fleet_is_noticed(broken):
+    @CONTROLLED
+    @given(st.lists(STEPS, min_size=10, max_size=60), st.lists(QUESTIONS, min_size=1, max_size=4))
+    def try_(history: History, questions: list[Question]) -> None:
+        every_question_finds_the_best_at_any_time(history, questions, lambda: broken(SETS))
+
+    with pytest.raises(AssertionError, match="the best is found"):
+        try_()
+
+
 @pytest.mark.parametrize(
     "broken",
     [
+        IndexThatForgetsKinds,
+        IndexThatForgetsTheShortestSlice,
         IndexThatForgetsIsolation,
         IndexThatForgetsTheCeiling,
         IndexThatForgetsToAvoid,
@@ -520,11 +636,13 @@ class IndexThatLosesOldLeaves(FleetIndex):
     ],
     ids=lambda cls: cls.__name__,
 )
-def test_a_broken_index_is_noticed(broken):
+def test_a_broken_index_is_noticed(broken, monkeypatch):
+    monkeypatch.setattr(pools_module, "FleetIndex", broken)
+
     @CONTROLLED
     @given(st.lists(STEPS, min_size=10, max_size=60), st.lists(QUESTIONS, min_size=1, max_size=4))
     def try_(history: History, questions: list[Question]) -> None:
-        every_question_finds_the_best_at_any_time(history, questions, lambda: broken(SETS))
+        every_question_finds_the_best_at_any_time(history, questions, make_fleet)
 
     with pytest.raises((AssertionError, ValueError), match=r"the best is found|comes out|is free already"):
         try_()

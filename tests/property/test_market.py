@@ -46,7 +46,6 @@ SHIPPED = files("computepool.core.market").joinpath("rate_card.toml").read_text(
 CARD = parse_rate_card(SHIPPED)
 BUCKETS = [Bucket(tier, region) for tier in ("rtx-4090", "cpu") for region in ("us", "in")]
 ACCOUNTS = [account_number(number) for number in range(5)]
-TEAMS = [account_number(number) for number in range(10, 12)]
 PRICES = st.integers(0, 12)
 MONEY = st.integers(0, 10**15)
 PRESSURES = st.integers(0, 2 * PRESSURE_PPM_MAX)
@@ -187,7 +186,6 @@ OFFERS = st.builds(
     seconds_min=st.sampled_from(SECONDS_MIN_STEPS[:3]),
     kinds=st.sampled_from([frozenset[str](), frozenset({"ml"}), frozenset({"ml", "gaming"})]),
     audience=st.sampled_from(list(Audience)),
-    team_id=st.none() | st.sampled_from(TEAMS),
     named=st.frozensets(st.sampled_from(ACCOUNTS), max_size=2),
 )
 ASKS = st.builds(
@@ -196,7 +194,6 @@ ASKS = st.builds(
     kind=st.sampled_from(["ml", "gaming", "compute"]),
     seconds=st.sampled_from([1, 10, 60]),
     ceiling_microcredits_per_hour=st.none() | PRICES,
-    team_id=st.none() | st.sampled_from(TEAMS),
 )
 
 

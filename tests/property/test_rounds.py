@@ -26,6 +26,7 @@ from computepool.core.placement.weights import Preference
 from tests.support.builders import (
     GB,
     NOW,
+    account_number,
     make_candidate,
     make_head,
     make_run,
@@ -41,17 +42,25 @@ CONTROLLED = settings(BOUNDED, max_examples=600, phases=[Phase.generate])
 SHAPES_COUNT = 4
 CREDIT = 1_000_000
 
+# Some are lent to anybody, some to one or two accounts.
+WELCOME = st.sampled_from(
+    [None, None, frozenset({account_number(1)}), frozenset({account_number(2), account_number(3)})]
+)
 CPU_SLOTS = st.builds(
     make_slot,
     cores=st.sampled_from([1, 4]),
     ram_bytes=st.sampled_from([2 * GB, 8 * GB]),
     region=st.sampled_from([None, "IN", "DE"]),
+    slice_seconds_min=st.sampled_from([0, 0, 60]),
+    job_kinds=st.sampled_from([frozenset(), frozenset(), frozenset({"ml"})]),
+    welcome=WELCOME,
 )
 GPU_SLOTS = st.builds(
     make_slot,
     vram_bytes=st.sampled_from([8 * GB, 24 * GB]),
     tier=st.sampled_from(["rtx-3060", "rtx-3090"]),
     isolation=st.sampled_from(list(IsolationLevel)),
+    welcome=WELCOME,
 )
 CANDIDATES = st.builds(
     make_candidate,
@@ -69,6 +78,8 @@ SHAPES = st.builds(
     regions=st.sampled_from([(), (), ("IN",)]),
     isolation=st.sampled_from([IsolationLevel.SANDBOXED, IsolationLevel.SANDBOXED, IsolationLevel.CONTAINER]),
     ceiling_microcredits_per_hour=st.sampled_from([None, None, CREDIT]),
+    job_kind=st.sampled_from(["compute", "compute", "ml"]),
+    slice_seconds=st.sampled_from([10, 60]),
 )
 # Few, so that slices stand behind each other.
 RUNS = st.builds(
@@ -97,8 +108,15 @@ class Scene:
         slot, waited = candidate.slot, NOW - head.queued_at
         if slot.node_id == head.avoid_node_id and waited < timedelta(seconds=AVOID_SECONDS):
             return False
-        price = candidate.price_microcredits_per_hour
-        return find_refusal(self.shape_of(head), slot, price_microcredits_per_hour=price) is None
+        return (
+            find_refusal(
+                self.shape_of(head),
+                slot,
+                price_microcredits_per_hour=candidate.price_microcredits_per_hour,
+                account_id=head.run.account_id,
+            )
+            is None
+        )
 
     def shape_of(self, head: Head) -> Shape:
         return self.queue.shapes[head.run.shape_id]

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from computepool.core.ids import AccountId, JobId, ShapeId
-from computepool.core.placement.fleet import FleetIndex
+from computepool.core.placement.pools import Fleet
 from computepool.core.placement.rounds import Head, Pair, Round, Run, Wish
 from computepool.core.placement.scorers import Candidate
 from computepool.core.placement.shape import Shape
@@ -59,7 +59,7 @@ class ScriptedShare:
 
 
 def open_round(queue: HeadQueue, candidates: Iterable[Candidate], **options: Any) -> Round:
-    fleet = FleetIndex(SETS)
+    fleet = Fleet(SETS)
     for candidate in candidates:
         fleet.add(candidate)
     runs = group_runs([*(head.run for head in queue.heads), *sorted(queue.empty_runs)])

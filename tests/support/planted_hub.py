@@ -156,8 +156,40 @@ def index_of_everything() -> None:
     index.is_evidence = lambda deals: True
 
 
+def leave_out(gate: str):
+    """The fleet index passes one gate of owners whatever is asked."""
+
+    def plant() -> None:
+        from computepool.core.placement import fleet
+
+        really_mask, left_out = fleet.FleetIndex._mask, getattr(fleet, gate)
+        fleet.FleetIndex._mask = lambda self, gate, wish: -1 if gate == left_out else really_mask(self, gate, wish)
+
+    return plant
+
+
+def pools_for_all() -> None:
+    """Slots of private pools stand among the public ones."""
+    from dataclasses import replace
+
+    from computepool.hub.store import nodes
+
+    really_read = nodes.to_slot
+    nodes.to_slot = lambda row, **names: replace(really_read(row, **names), welcome=None)
+
+
+def never_closed() -> None:
+    from computepool.hub.dispatch.registry import Registry
+
+    Registry.is_closed = lambda self, node_id, now: False
+
+
 PLANTED_IN_PYTHON = {
     "index_of_everything": index_of_everything,
+    "any_kind": leave_out("_JOB_KIND"),
+    "any_length": leave_out("_SLICE_SECONDS"),
+    "pools_for_all": pools_for_all,
+    "never_closed": never_closed,
     "spot_without_force": spot_without_force,
     "no_tenant_check": no_tenant_check,
     "answer_before_commit": answer_before_commit,

@@ -23,7 +23,7 @@ from computepool.core.jobs.manifest import manifest_sha256
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.ledger import verbs
 from computepool.core.ledger.books import Outcome
-from computepool.core.placement.fleet import FleetIndex
+from computepool.core.placement.pools import Fleet
 from computepool.core.placement.rounds import Round, Run, Wish
 from computepool.core.placement.scorers import Candidate, make_candidate
 from computepool.core.placement.shape import Shape
@@ -86,7 +86,7 @@ class Bench:
     """What dispatch would say to submits. Offers no slots unless a test puts some on it."""
 
     def __init__(self, book: WeightBook) -> None:
-        self.fleet = FleetIndex({name: book.sets[name] for name in book.split.names_in_use})
+        self.fleet = Fleet({name: book.sets[name] for name in book.split.names_in_use})
         self.waiting: set[tuple[AccountId, ShapeId]] = set()
         self.taken: list[Candidate] = []
         self.given_back: list[Candidate] = []
@@ -101,9 +101,16 @@ class Bench:
     def count_shapes(self, account_id: AccountId) -> int:
         return len({shape_id for account, shape_id in self.waiting if account == account_id})
 
-    def take_slot(self, shape: Shape, wish: Wish) -> Candidate | None:
+    def is_pooled(self, account_id: AccountId) -> bool:
+        return account_id in self.fleet.pooled_accounts
+
+    def take_slot(self, shape: Shape, wish: Wish, account_id: AccountId) -> Candidate | None:
         found = self.fleet.best(
-            shape, wish.prefer, weights=wish.weight_set, ceiling=shape.ceiling_microcredits_per_hour
+            shape,
+            wish.prefer,
+            account_id=account_id,
+            weights=wish.weight_set,
+            ceiling=shape.ceiling_microcredits_per_hour,
         )
         if found is not None:
             self.taken.append(self.fleet.take(found.slot.node_id, found.slot.name))
@@ -187,7 +194,7 @@ class Spine:
 
     async def list_slots(self, *nodes: EnrolledNode) -> list[Slot]:
         async with self.pool.acquire() as conn:
-            return [stored.slot for stored in await node_store.list_slots(conn, [node.id for node in nodes])]
+            return [each.slot for each in await node_store.list_candidates(conn, [node.id for node in nodes])]
 
     async def list_candidates(self, *nodes: EnrolledNode, busy: bool = False) -> list[Candidate]:
         """The free slots of these nodes; with `busy` those that are taken too."""
@@ -196,7 +203,7 @@ class Spine:
         return [
             make_candidate(
                 each.slot,
-                price_microcredits_per_hour=each.floor_microcredits_per_hour,
+                price_microcredits_per_hour=self.leases.prices.ask(each.slot, 1.0, each.floor_microcredits_per_hour),
                 reliability=0.9,
                 declared_tflops=each.declared_tflops,
             )
@@ -206,7 +213,7 @@ class Spine:
 
     async def open_round(self, candidates: Iterable[Candidate], *, grants_max: int = GRANTS_MAX) -> Round:
         """Over these slots and all that is queued."""
-        fleet = FleetIndex({name: self.book.sets[name] for name in self.book.split.names_in_use})
+        fleet = Fleet({name: self.book.sets[name] for name in self.book.split.names_in_use})
         for candidate in candidates:
             fleet.add(candidate)
         async with self.pool.acquire() as conn:

@@ -23,14 +23,20 @@ from computepool.core.jobs.spec import Requirements
 from computepool.core.placement.shape import to_shape
 from computepool.hub.config import HubSettings
 from computepool.hub.services import nodes as node_service
+from computepool.hub.services import offers as offer_service
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.keyring import to_base64
+from computepool.hub.services.nodes import NodeWithSlots
+from computepool.hub.services.prices import PriceBook, load_rate_card
 from computepool.hub.store import accounts as account_store
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store import shapes as shape_store
 from computepool.hub.store.connect import Pool, create_pool
+from computepool.wire import jobs as wire_jobs
 from computepool.wire import nodes as wire_nodes
 from tests.support.builders import GB
+
+PRICES = PriceBook(load_rate_card(), holdback_seconds=60)
 
 _numbers = itertools.count(1)
 
@@ -92,6 +98,10 @@ class StoredGrid:
                 await node_store.see_nodes(conn, [node_id])
         return node_id
 
+    async def set_offer(self, owner: AccountCaller, node_id: NodeId, **terms: Any) -> NodeWithSlots:
+        request = wire_nodes.SetOffer(**terms)
+        return await offer_service.set_offer(self.pool, PRICES, owner, node_id, request)
+
     async def add_job(
         self,
         owner: AccountCaller,
@@ -104,18 +114,20 @@ class StoredGrid:
         """Its slices are queued, whatever its own columns say."""
         at, need = at or clock.now(), need or Requirements()
         job_id = JobId(id_at(at))
+        names = wire_jobs.Requirements.__struct_fields__
+        asked = msgspec.to_builtins({name: getattr(need, name) for name in names})
         async with self.pool.acquire() as conn, conn.transaction():
             shapes = await shape_store.get_or_insert_shapes(conn, {to_shape(need)})
             values = {
                 "id": job_id,
                 "account_id": owner.account_id,
                 "name": "job",
-                "spec": {"command": ["true"], "requirements": msgspec.to_builtins(need)},
+                "spec": {"command": ["true"], "kind": need.job_kind, "requirements": asked},
                 "shape_id": shapes[to_shape(need)],
                 "priority": 0,
                 "slice_count": slices,
                 "retries": 2,
-                "wall_seconds": 60,
+                "wall_seconds": need.slice_seconds or 60,
                 "created_at": at,
                 **columns,
             }

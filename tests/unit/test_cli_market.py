@@ -125,6 +125,8 @@ def test_a_queue_and_ones_own_slots_are_told() -> None:
     assert "1 slot of your own could run it, for nothing." in text_of(
         describe_quote(make_quote(own_slot_count=1), slices=1)
     )
+    pool = make_quote(pool_slot_count=2, pool_price_microcredits_per_hour=3 * CREDIT)
+    assert "2 slots of private pools take you, from 3 credits/h on." in text_of(describe_quote(pool, slices=1))
 
 
 @pytest.mark.parametrize("option", ["--wall", "--expect"])

@@ -262,6 +262,45 @@ def test_an_attempt_that_killed_three_machines_is_told_with_its_end():
     assert "computepool logs abcdef12 --slice 0 --attempt 3" in text
 
 
+def test_what_only_time_or_owners_can_change_is_told_and_a_longer_limit_is_an_option_to_type():
+    change = wire.WhyChange(gate=Gate.SECONDS, asked="up to 45 s", instead="up to 1 min", words="let a slice run")
+    opens = datetime(2026, 1, 5, 19, 0, tzinfo=timezone.utc)
+    place = wire.WhyPlace(tier="cpu", standing=Standing.CLOSED, slot_count=3, free_count=3, opens_at=opens)
+    waiting = make_waiting(
+        notes=["3 slots would fit, but are not lent at this hour."],
+        places=[place],
+        suggestions=[
+            wire.WhySuggestion(
+                changes=[change], requirements=Requirements(), slot_count=1, free_count=1, places=[], wall_seconds=60
+            )
+        ],
+    )
+    text = check(describe_job(make_job(waiting=waiting)))
+    assert "3 slots would fit, but are not lent at this hour." in text
+    assert f"Would fit: 3 x cpu, opens {opens.astimezone():%a %H:%M}." in text
+    assert "computepool run --wall 60s ..." in text
+
+
+def test_an_owner_is_told_which_condition_to_give_up_and_how():
+    changes = [
+        wire.WhyOfferChange(gate=gate, words="take more", value=value, slice_count=7)
+        for gate, value in ((Gate.SECONDS, "10"), (Gate.KIND, "compute,ml"), (Gate.POOL, "anyone"))
+    ]
+    text = check(describe_node(make_node(lower_floor=None, offer_changes=changes)))
+    assert "Take more, and 7 waiting slices would fit:" in text
+    typed = [shlex.split(line) for line in text.splitlines() if "computepool nodes" in line]
+    assert [words[:4] for words in typed] == [["computepool", "nodes", "attic pc", "offer"]] * 3
+    assert [words[4:] for words in typed] == [
+        ["--min-seconds", "10"],
+        ["--kinds", "compute,ml"],
+        ["--pool", "anyone"],
+    ]
+    # What is told there is not told as something that the machine lacks.
+    kind = wire.WhyMargin(gate=Gate.KIND, needs="compute", has="ml", passes=False)
+    lack = wire.WhyLack(requirements=Requirements(), slice_count=7, slot="cpu:0", missing=[kind])
+    assert "lacks" not in check(describe_node(make_node(offer_changes=changes, lack=lack)))
+
+
 def test_an_owner_is_told_what_a_lower_floor_would_bring_and_how_to_set_it():
     text = check(describe_node(make_node()))
     assert "You ask 12 credits/h for a slot. For 10 credits/h, 57 waiting slices would fit:" in text

@@ -86,6 +86,23 @@ def test_a_digest_is_the_same_on_every_hub():
     assert make_shape().digest.hex() == "451dba67254767e94459e7f6ea94114390087bf3fd728cf42cfaab7b745429a8"
 
 
+def test_what_was_queued_before_jobs_had_kinds_keeps_its_digest():
+    before = Shape(False, 0, 1, GB, GB, (), (), IsolationLevel.SANDBOXED, 12)
+    assert replace(before, job_kind="compute", slice_seconds=0).digest == before.digest
+    # An account's jobs of seconds and of hours, or of another kind, stand in other runs of the queue.
+    others = [
+        replace(before, slice_seconds=10),
+        replace(before, job_kind="ml"),
+        replace(before, job_kind="ml", slice_seconds=10),
+    ]
+    assert len({each.digest for each in [before, *others]}) == 4
+
+
+@pytest.mark.parametrize(("seconds", "step"), [(0, 0), (9, 0), (10, 10), (3_599, 1_800), (10**6, 14_400)])
+def test_the_length_of_a_slice_is_rounded_down_to_what_owners_choose_from(seconds, step):
+    assert to_shape(Requirements(slice_seconds=seconds)).slice_seconds == step
+
+
 @pytest.mark.parametrize(
     "difference",
     [
@@ -97,6 +114,8 @@ def test_a_digest_is_the_same_on_every_hub():
         {"tiers": ("a",)},
         {"regions": ("IN",)},
         {"isolation": IsolationLevel.GVISOR},
+        {"job_kind": "ml"},
+        {"slice_seconds": 60},
     ],
 )
 def test_shapes_that_differ_in_anything_have_different_digests(difference):
@@ -160,6 +179,18 @@ CARD = make_slot(vram_bytes=24 * GB, tier="rtx-3090")
             make_slot(region=None),
             "needs region DE, the node is in no known region",
         ),
+        (
+            checks.check_job_kind,
+            make_shape(job_kind="compute"),
+            make_slot(job_kinds=frozenset({"ml", "gaming"})),
+            "is a job of the kind compute, the owner takes gaming and ml",
+        ),
+        (
+            checks.check_slice_seconds,
+            make_shape(slice_seconds=10),
+            make_slot(slice_seconds_min=60),
+            "its slices run for 10 s at most, the owner takes those of 1 min or more",
+        ),
     ],
 )
 def test_a_slot_that_misses_a_gate_is_refused_by_that_check_alone_with_the_reason(check, shape, slot, reason):
@@ -184,10 +215,20 @@ def test_a_slot_that_misses_a_gate_is_refused_by_that_check_alone_with_the_reaso
         (make_shape(tiers=("rtx-3090", "rtx-4090")), CARD),
         (make_shape(regions=("DE", "IN")), make_slot()),
         (make_shape(), make_slot(region=None)),
+        (make_shape(job_kind="ml"), make_slot(job_kinds=frozenset({"ml"}))),
+        (make_shape(job_kind="ml"), make_slot()),
+        (make_shape(slice_seconds=60), make_slot(slice_seconds_min=60)),
     ],
 )
 def test_a_slot_that_just_meets_a_gate_is_not_refused(shape, slot):
     assert find_refusal(shape, slot) is None
+
+
+def test_a_slot_of_a_private_pool_is_for_those_who_are_welcome():
+    slot = make_slot(welcome=frozenset({account_number(1), account_number(2)}))
+    refusals = [find_refusal(make_shape(), slot, account_id=each) for each in (*map(account_number, (1, 2, 3)), None)]
+    assert refusals == [None, None, *["the owner keeps it for a private pool"] * 2]
+    assert find_refusal(make_shape(), make_slot()) is None
 
 
 def test_of_several_reasons_the_first_gate_is_told():
@@ -196,8 +237,8 @@ def test_of_several_reasons_the_first_gate_is_told():
 
 def test_every_check_of_the_module_is_in_the_list():
     listed = {check.__name__ for check in CHECKS}
-    # The price is the owner's and not the slot's: it stands apart, and last.
-    assert {*listed, "check_price"} == {name for name in vars(checks) if name.startswith("check_")}
+    # What is asked of whom is not the shape's and the slot's alone: pool and price stand apart, and last.
+    assert {*listed, "check_pool", "check_price"} == {name for name in vars(checks) if name.startswith("check_")}
 
 
 @pytest.mark.parametrize(
@@ -422,6 +463,44 @@ def test_a_price_above_the_ceiling_is_a_gate_like_any_other():
     queue = HeadQueue([head(CPU)], shapes)
     assert place(queue, [make_candidate(CPU_SLOT, price_microcredits_per_hour=101)]) == []
     assert len(place(queue, [make_candidate(CPU_SLOT, price_microcredits_per_hour=100)])) == 1
+
+
+# Private pools
+
+
+def pool_slot(number: int, *accounts: int, **options) -> Candidate:
+    slot = make_slot(node_id=node_number(number), welcome=frozenset(map(account_number, accounts)))
+    return make_candidate(slot, **options)
+
+
+def test_a_pool_serves_those_that_it_is_for_and_nobody_else():
+    heads = [head(CPU, index, account=account) for index, account in enumerate((1, 2, 3))]
+    pairs = place(HeadQueue(heads, SHAPES), [pool_slot(1, 2), pool_slot(2, 2, 3)])
+    assert {pair.head.run.account_id: pair.candidate.slot.node_id for pair in pairs} == {
+        account_number(2): node_number(1),
+        account_number(3): node_number(2),
+    }
+
+
+def test_slices_of_strangers_that_stand_first_do_not_keep_a_pool_idle():
+    strangers = [head(CPU, index, account=1, priority_class=PriorityClass.HIGH, priority=9) for index in range(50)]
+    own = head(CPU, 99, account=2)
+    [pair] = place(HeadQueue([*strangers, own], SHAPES), [pool_slot(1, 2)])
+    assert pair.head == own
+
+
+def test_who_has_a_pool_takes_the_better_of_pool_and_market():
+    cheap = make_candidate(make_slot(node_id=node_number(9)), price_microcredits_per_hour=5)
+    queue = HeadQueue([head(CPU, account=2)], SHAPES)
+    for price, chosen in ((1, node_number(1)), (50, node_number(9))):
+        [pair] = place(queue, [cheap, pool_slot(1, 2, price_microcredits_per_hour=price)])
+        assert pair.candidate.slot.node_id == chosen
+
+
+def test_a_slot_of_ones_pool_is_not_left_for_what_another_hub_may_have():
+    queue = HeadQueue([head(CPU, account=2, queued_at=NOW)], SHAPES)
+    round_ = open_round(queue, [pool_slot(1, 2)], gap_elsewhere=lambda *_: 1.0)
+    assert len(run_round(round_, queue)) == 1
 
 
 # Other hubs

@@ -30,7 +30,14 @@ RUNS = [
     for account in (1, 2)
     for priority_class in (PriorityClass.NORMAL, PriorityClass.HIGH)
 ]
-SLOTS = [make_slot(), make_slot(vram_bytes=12 * GB), make_slot(cores=1), make_slot(node_id=node_number(9), cores=4)]
+SLOTS = [
+    make_slot(),
+    make_slot(vram_bytes=12 * GB),
+    make_slot(cores=1),
+    make_slot(node_id=node_number(9), cores=4),
+    make_slot(welcome=frozenset({account_number(1)})),
+    make_slot(welcome=frozenset({account_number(1), account_number(3)}), cores=1),
+]
 
 
 def make_backlog(*runs: Run) -> Backlog:
@@ -170,7 +177,7 @@ def live_through(make: Callable[[], Backlog], steps: list) -> None:
             if kind == "replace":
                 told = {**dict.fromkeys(what, step), **told}
         elif kind == "ask":
-            could = any(find_refusal(SHAPES[run.shape_id], what) is None for run in told)
+            could = any(find_refusal(SHAPES[run.shape_id], what, account_id=run.account_id) is None for run in told)
             assert backlog.could_use(what) is could, "verdicts keep up with what waits"
         assert list_runs(backlog) >= told.keys(), "what was noted after the look began is never lost"
         assert list_runs(backlog) <= told.keys(), "what was found empty is forgotten"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from computepool.core.ids import SlotName
 from computepool.core.jobs.isolation import IsolationLevel
-from computepool.core.placement.fleet import FleetIndex
+from computepool.core.placement.pools import Fleet
 from computepool.core.placement.scorers import Candidate, score
 from computepool.core.placement.slot import SlotKind
 from computepool.core.placement.weights import Preference
@@ -74,7 +74,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Table:
 
 
 def make_hub(hub_process_id: UUID, *free: Candidate) -> Elsewhere:
-    fleet = FleetIndex(SETS)
+    fleet = Fleet(SETS)
     for candidate in free:
         fleet.add(candidate)
     return Elsewhere(NoPool(), fleet, WEIGHTS, hub_process_id)
@@ -184,7 +184,7 @@ async def test_all_other_hubs_are_looked_at(table):
 
 
 def test_only_free_slots_are_told():
-    fleet = FleetIndex(SETS)
+    fleet = Fleet(SETS)
     for number in (1, 2):
         fleet.add(cpu(number))
     fleet.take(node_number(1), SlotName("cpu:0"))
@@ -192,7 +192,7 @@ def test_only_free_slots_are_told():
 
 
 def test_the_best_of_every_tier_are_told_and_no_more_than_a_few():
-    fleet = FleetIndex(SETS)
+    fleet = Fleet(SETS)
     for number in range(40):
         fleet.add(cpu(number, price=CREDIT + number))
         fleet.add(card(100 + number, price=CREDIT + number, tier="rtx-3060"))
@@ -232,7 +232,7 @@ def test_a_hint_is_never_wrong_and_with_few_slots_never_missing(free, own, shape
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(elsewhere_module.hub_store, "exchange_summaries", table.exchange_summaries)
         here = asyncio.run(meet(*free))
-    fleet = FleetIndex(SETS)
+    fleet = Fleet(SETS)
     for candidate in free:
         fleet.add(candidate)
     best = fleet.best(shape, prefer, ceiling=shape.ceiling_microcredits_per_hour)

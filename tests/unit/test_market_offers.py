@@ -17,13 +17,12 @@ from computepool.core.market.offers import (
     Schedule,
     find_offer_refusal,
     list_offer_faults,
-    round_up_seconds,
+    round_down_seconds,
     to_hours,
 )
 from tests.support.builders import NOW, account_number
 
 OWNER, FRIEND, STRANGER = account_number(1), account_number(2), account_number(3)
-TEAM, OTHER_TEAM = account_number(10), account_number(11)
 BERLIN, KOLKATA = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Kolkata")
 KINDS = ("ml", "gaming", "compute")
 
@@ -59,21 +58,14 @@ def test_kinds_and_lengths_are_the_owners_choice():
     [
         (Audience.ANYONE, {OWNER, FRIEND, STRANGER}),
         (Audience.OWN, {OWNER}),
-        (Audience.TEAM, {OWNER, FRIEND}),
-        (Audience.NAMED, {OWNER, STRANGER}),
+        (Audience.NAMED, {OWNER, FRIEND}),
     ],
 )
 def test_private_pools_take_whom_they_are_for(audience, welcome):
-    offer = Offer(OWNER, audience=audience, team_id=TEAM, named=frozenset({STRANGER}))
-    teams = {FRIEND: TEAM, STRANGER: OTHER_TEAM}
+    offer = Offer(OWNER, audience=audience, named=frozenset({FRIEND}))
     for account in (OWNER, FRIEND, STRANGER):
-        refusal = find(offer, make_ask(account_id=account, team_id=teams.get(account)))
+        refusal = find(offer, make_ask(account_id=account))
         assert refusal is (None if account in welcome else OfferRefusal.NOT_FOR_THIS_ACCOUNT)
-
-
-def test_nobody_belongs_to_the_team_of_those_who_have_none():
-    offer = Offer(OWNER, audience=Audience.TEAM, team_id=None)
-    assert find(offer, make_ask(team_id=None)) is OfferRefusal.NOT_FOR_THIS_ACCOUNT
 
 
 def test_ones_own_floor_does_not_stop_ones_own_jobs():
@@ -130,8 +122,15 @@ def test_spans_of_hours_may_go_over_the_end_of_the_week():
         to_hours([(0, 169)])
 
 
-def test_lengths_are_rounded_up_to_a_step():
-    assert [round_up_seconds(each) for each in (0, 1, 61, 10**9)] == [0, 10, 300, SECONDS_MIN_STEPS[-1]]
+def test_lengths_are_rounded_down_to_a_step():
+    assert [round_down_seconds(each) for each in (-1, 0, 9, 10, 61, 10**9)] == [
+        0,
+        0,
+        0,
+        10,
+        60,
+        SECONDS_MIN_STEPS[-1],
+    ]
 
 
 def test_a_good_offer_has_no_faults():
@@ -147,10 +146,9 @@ def test_a_good_offer_has_no_faults():
         ({"seconds_min": 7}, "one of 0, 10, 60"),
         ({"kinds": frozenset({"mining"})}, "kind 'mining' is unknown; there are compute, gaming, ml"),
         ({"schedule": Schedule(0, BERLIN)}, "at least one hour"),
-        ({"audience": Audience.TEAM}, "choose own, named or anyone"),
-        ({"audience": Audience.NAMED}, "exactly when"),
-        ({"named": frozenset({FRIEND})}, "exactly when"),
-        ({"audience": Audience.NAMED, "named": frozenset(map(account_number, range(101)))}, "make a team"),
+        ({"audience": Audience.NAMED}, "name one, or choose own or anyone"),
+        ({"named": frozenset({FRIEND})}, "choose named, or name none"),
+        ({"audience": Audience.NAMED, "named": frozenset(map(account_number, range(101)))}, "takes 100 at most"),
     ],
 )
 def test_what_is_wrong_with_an_offer_is_told(overrides, fault):

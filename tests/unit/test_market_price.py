@@ -21,7 +21,7 @@ from computepool.core.market.rate_card import Bucket, parse_rate_card
 from tests.support.builders import account_number
 
 CARD = parse_rate_card(files("computepool.core.market").joinpath("rate_card.toml").read_text(encoding="utf-8"))
-OWNER, SUBMITTER, TEAM = account_number(1), account_number(2), account_number(3)
+OWNER, SUBMITTER, FRIEND = account_number(1), account_number(2), account_number(3)
 HERE, THERE = Bucket("rtx-4090", "us"), Bucket("rtx-4090", "in")
 CREDIT = 1_000_000
 
@@ -145,11 +145,11 @@ def test_conditions_keep_an_offer_from_being_found():
     index: OfferIndex[str] = OfferIndex()
     index.put("ml", HERE, Offer(OWNER, 1, kinds=frozenset({"ml"})), free_since=0.0)
     index.put("long", HERE, Offer(OWNER, 1, seconds_min=3_600), free_since=0.0)
-    index.put("team", HERE, Offer(OWNER, 1, audience=Audience.TEAM, team_id=TEAM), free_since=0.0)
+    index.put("pool", HERE, Offer(OWNER, 1, audience=Audience.NAMED, named=frozenset({FRIEND})), free_since=0.0)
     assert find(index, kind="gaming") is None
     assert find(index) == ("ml", 10)
     assert find(index, kind="gaming", seconds=3_600) == ("long", 10)
-    assert find(index, kind="gaming", team_id=TEAM) == ("team", 1)
+    assert find(index, kind="gaming", account_id=FRIEND) == ("pool", 1)
 
 
 def test_an_offer_that_was_taken_is_not_found_again():

@@ -31,9 +31,8 @@ from computepool.core.payments.payout import (
     PayoutState,
     PayoutWord,
     judge_not_found,
-    plan_payout,
 )
-from computepool.core.payments.top_up import TOP_UP_LIFE, TopUpState, TopUpWord, plan_top_up
+from computepool.core.payments.top_up import TOP_UP_LIFE, TopUpState, TopUpWord
 from tests.support.builders import NOW
 
 SUBJECT = UUID(int=7)
@@ -87,11 +86,11 @@ def test_control_a_way_back_from_unknown_to_approved_would_be_found():
 
 @pytest.mark.parametrize("state", sorted(PAYOUT_TERMINAL - {PayoutState.CONFIRMED}))
 def test_what_has_ended_stays_as_it_is(state):
-    assert not [plan_payout(state, word) for word in PayoutWord if plan_payout(state, word)]
+    assert not [PAYOUT_LIFE.plan(state, word) for word in PayoutWord if PAYOUT_LIFE.plan(state, word)]
 
 
 def test_the_only_word_that_moves_a_confirmed_payout_is_that_it_came_back():
-    moving = [word for word in PayoutWord if plan_payout(PayoutState.CONFIRMED, word)]
+    moving = [word for word in PayoutWord if PAYOUT_LIFE.plan(PayoutState.CONFIRMED, word)]
     assert moving == [PayoutWord.RETURNED]
 
 
@@ -128,12 +127,12 @@ def test_control_without_implied_words_an_early_return_would_be_lost():
     ],
 )
 def test_a_word_that_cannot_follow_is_a_contradiction(state, word):
-    assert plan_payout(state, word) is None
+    assert PAYOUT_LIFE.plan(state, word) is None
 
 
 @pytest.mark.parametrize("state", sorted(PAYOUT_TERMINAL))
 def test_the_end_of_our_own_call_may_come_after_the_provider_has_said_how_it_ended(state):
-    assert plan_payout(state, PayoutWord.NO_ANSWER) == ()
+    assert PAYOUT_LIFE.plan(state, PayoutWord.NO_ANSWER) == ()
 
 
 def test_a_payout_that_the_provider_does_not_know_is_waited_for_and_then_counts_as_never_received():
@@ -184,7 +183,7 @@ def test_a_top_up_ends_the_same_in_whatever_order_its_words_come_and_none_counts
 
 def test_no_word_about_a_top_up_is_ever_a_contradiction():
     """Each tells of cash that has moved or has not; none of them can make another untrue."""
-    odd = [(s, w) for s, w in product(TopUpState, TopUpWord) if plan_top_up(s, w) is None]
+    odd = [(s, w) for s, w in product(TopUpState, TopUpWord) if TOP_UP_LIFE.plan(s, w) is None]
     assert odd == []
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -28,16 +30,24 @@ from computepool.core.placement.explain import (
     list_margins,
     say_waiting,
 )
-from computepool.core.placement.idleness import Backlog, IdleReason, LowerFloor, NodeFacts, explain_idle
+from computepool.core.placement.idleness import Backlog, IdleReason, LowerFloor, NodeFacts, OfferChange, explain_idle
 from computepool.core.placement.price import PRICE_MICROCREDITS_MAX, round_down_price, say_price
 from computepool.core.placement.shape import list_ceiling_steps, to_shape
 from computepool.core.words import say_bytes
-from tests.support.builders import GB, make_shape, make_slot
+from tests.support.builders import GB, account_number, make_shape, make_slot
 
 
 def make_class(**overrides: Any) -> SlotClass:
     """One ready, free slot; what is not of the class is of the slot."""
-    own = ("standing", "slot_count", "busy_count", "node_name", "last_seen_at", "price_microcredits_per_hour")
+    own = (
+        "standing",
+        "slot_count",
+        "busy_count",
+        "node_name",
+        "last_seen_at",
+        "price_microcredits_per_hour",
+        "opens_at",
+    )
     values = {"standing": Standing.READY, "slot_count": 1, "busy_count": 0}
     values.update({name: overrides.pop(name) for name in own if name in overrides})
     return SlotClass(slot=make_slot(**overrides), **values)
@@ -49,7 +59,7 @@ def words_of(found: Explanation) -> list[str]:
 
 def test_every_check_of_placement_has_its_gate_in_the_same_order():
     assert tuple(CHECK_OF.values()) == checks.CHECKS
-    assert {*CHECK_OF, Gate.PRICE} == set(Gate)
+    assert {*CHECK_OF, Gate.POOL, Gate.PRICE} == set(Gate)
 
 
 def test_every_slot_is_counted_at_each_gate_that_it_fails():
@@ -390,6 +400,74 @@ def test_a_program_error_sends_to_the_log():
     assert [each.remedy for each in explain_end(make_ended()).advice] == [Remedy.READ_LOG]
 
 
+# Conditions of owners
+
+
+def test_slices_that_are_too_short_are_answered_with_the_wall_limit_that_would_do():
+    classes = [make_class(slice_seconds_min=3_600), make_class(slice_seconds_min=60, slot_count=2)]
+    found = explain_waiting(Requirements(slice_seconds=45), classes)
+    assert [(each.gate, each.asked, each.failed_count) for each in found.gates] == [(Gate.SECONDS, "up to 45 s", 3)]
+    [suggestion] = found.suggestions
+    assert words_of(found) == [
+        "let a slice run for up to 1 min instead of up to 45 s (the owner takes slices of 1 min or more)"
+    ]
+    assert (suggestion.requirements.slice_seconds, suggestion.slot_count) == (60, 2)
+
+
+def test_slots_that_are_closed_are_told_with_the_hour_at_which_the_first_opens():
+    monday = datetime(2030, 1, 7, 19, 0, tzinfo=timezone.utc)
+    classes = [
+        make_class(standing=Standing.CLOSED, slot_count=2, opens_at=monday + timedelta(days=1)),
+        make_class(standing=Standing.CLOSED, tier="other", opens_at=monday.astimezone(ZoneInfo("Asia/Kolkata"))),
+        make_class(standing=Standing.CLOSED, cores=1, slot_count=9, opens_at=monday),
+    ]
+    found = explain_waiting(Requirements(cores=2), classes)
+    assert found.notes == (
+        "3 slots would fit, but are not lent at this hour. The first of them opens on Monday 19:00 UTC.",
+    )
+    assert (found.slot_count, found.pass_count, found.away_count) == (0, 0, 0)
+    assert {(place.standing, place.opens_at) for place in found.places} == {
+        (Standing.CLOSED, monday),
+        (Standing.CLOSED, monday + timedelta(days=1)),
+    }
+
+
+def test_nobody_is_told_to_call_a_job_something_else_or_to_join_a_pool_but_why_it_waits():
+    classes = [
+        make_class(job_kinds=frozenset({"ml", "gaming"}), slot_count=3),
+        make_class(welcome=frozenset()),
+        make_class(welcome=frozenset(), cores=1),
+    ]
+    found = explain_waiting(Requirements(cores=2), classes)
+    assert found.suggestions == ()
+    assert found.notes == (
+        "3 slots would fit, but are lent for jobs of the kind gaming or ml only; this one is compute.",
+        "1 slot would fit, but is kept for a private pool: the owner would have to name you.",
+    )
+    assert {each.gate: (each.asked, each.failed_count) for each in found.gates} == {
+        Gate.CORES: ("2 cores", 1),
+        Gate.KIND: ("compute", 3),
+        Gate.POOL: ("lent to you", 2),
+    }
+
+
+def test_nothing_is_noted_while_a_slot_that_fits_is_free():
+    assert explain_waiting(Requirements(), [make_class(), make_class(welcome=frozenset())]).notes == ()
+
+
+def test_the_conditions_that_an_owner_has_set_stand_in_the_table_of_a_slot():
+    slot = make_slot(slice_seconds_min=60, job_kinds=frozenset({"ml"}), welcome=frozenset({account_number(1)}))
+    need = Requirements(job_kind="ml", slice_seconds=600)
+    margins = {each.gate: each for each in list_margins(need, slot, account_id=account_number(1))}
+    assert [(margins[gate].needs, margins[gate].has) for gate in (Gate.KIND, Gate.SECONDS, Gate.POOL)] == [
+        ("ml", "ml"),
+        ("up to 10 min", "1 min or more"),
+        ("lent to you", "a private pool"),
+    ]
+    assert all(each.passes for each in margins.values())
+    assert Gate.POOL not in {each.gate for each in list_margins(need, make_slot())}
+
+
 def make_node(**overrides: Any) -> NodeFacts:
     values: dict[str, Any] = {
         "state": NodeState.ACTIVE,
@@ -413,6 +491,7 @@ NEEDS_REGION = Backlog(make_shape(regions=("US",)), 7)
         ({"online": False}, [FITS], IdleReason.OFFLINE),
         ({"state": NodeState.PAUSED}, [FITS], IdleReason.PAUSED),
         ({"state": NodeState.DRAINING}, [FITS], IdleReason.DRAINING),
+        ({"closed": True}, [FITS], IdleReason.CLOSED),
         ({"slots": [(make_slot(), True)]}, [FITS], IdleReason.ALL_BUSY),
         ({}, [], IdleReason.NO_WORK),
         ({}, [NEEDS_24_GB], IdleReason.NOTHING_FITS),
@@ -460,3 +539,43 @@ def test_an_owner_is_told_how_far_to_come_down_and_what_that_would_bring():
     assert found.lack is not None
     assert [(m.needs, m.has) for m in found.lack.missing] == [("at most 5 credits/h", "12 credits/h")]
     assert explain_idle(make_node(), [low, near]).lower_floor is None
+
+
+def test_a_closed_node_says_when_it_opens_on_its_owners_clock():
+    opens = datetime(2030, 1, 7, 18, 0, tzinfo=timezone.utc).astimezone(ZoneInfo("Europe/Berlin"))
+    found = explain_idle(make_node(closed=True, opens_at=opens), [FITS])
+    assert found.words.endswith("It opens on Monday 19:00 (Europe/Berlin).")
+
+
+def test_an_owner_is_told_which_condition_keeps_work_away_and_what_giving_it_up_would_bring():
+    slot = make_slot(slice_seconds_min=3_600, job_kinds=frozenset({"ml"}))
+    short = Backlog(make_shape(job_kind="ml", slice_seconds=10), 40)
+    longer = Backlog(make_shape(job_kind="ml", slice_seconds=60), 5)
+    other = Backlog(make_shape(slice_seconds=3_600), 7)
+    both = Backlog(make_shape(slice_seconds=10), 100)
+    found = explain_idle(make_node(slots=[(slot, False)]), [short, longer, other, both])
+    assert found.reason is IdleReason.NOTHING_FITS
+    assert {each.gate: each.slice_count for each in found.gates} == {Gate.KIND: 107, Gate.SECONDS: 145}
+    assert found.offer_changes == (
+        OfferChange(Gate.SECONDS, "take slices of 1 min or more, not only of 1 h or more", "60", 5),
+        OfferChange(Gate.KIND, "take jobs of the kind compute too", "compute,ml", 7),
+    )
+
+
+def test_work_of_strangers_does_not_count_for_a_private_node_but_what_it_would_bring_is_told():
+    private = [(make_slot(welcome=frozenset({account_number(1)})), False)]
+    strangers = Backlog(make_shape(ceiling_microcredits_per_hour=20 * CREDIT), 30, is_welcome=False)
+    found = explain_idle(make_node(slots=private, floor_microcredits_per_hour=12 * CREDIT), [strangers])
+    assert (found.reason, found.waiting_count, found.fitting_count) == (IdleReason.NOTHING_FITS, 30, 0)
+    assert found.lack is None
+    assert found.offer_changes == (
+        OfferChange(Gate.POOL, "lend it to anyone, not only to a private pool", "anyone", 30),
+    )
+
+
+def test_the_owners_own_work_pays_nothing_in_a_pool_of_their_own():
+    private = [(make_slot(welcome=frozenset({account_number(1)})), False)]
+    own = Backlog(make_shape(ceiling_microcredits_per_hour=1), 3)
+    dear = {"slots": private, "floor_microcredits_per_hour": 12 * CREDIT}
+    assert explain_idle(make_node(**dear, is_own_pool=True), [own]).reason is IdleReason.WORK_FITS
+    assert explain_idle(make_node(**dear), [own]).lower_floor is not None

@@ -12,7 +12,7 @@ from computepool.core.placement.shape import to_shape
 from computepool.hub.services.market import keep_contested
 from computepool.hub.services.prices import PriceBook, load_rate_card, read_rate_card
 from computepool.settings import InvalidSettings
-from tests.support.builders import make_candidate, make_slot
+from tests.support.builders import account_number, make_candidate, make_slot
 
 CARD = load_rate_card()
 CPU, GPU = Bucket("cpu", "in"), Bucket("rtx-4090", "in")
@@ -45,6 +45,15 @@ def test_a_match_where_spot_has_force_costs_spot_and_never_more_than_the_ceiling
         assert book.rate(candidate, ceiling) == spot
     else:
         assert ceiling_parts < 20
+
+
+def test_a_private_pool_is_lent_at_its_owners_price_whatever_spot_is_and_ones_own_for_nothing(book):
+    book.spots, book.contested = {CPU: 2 * CARD.reference(CPU)}, frozenset({CPU})
+    owner, friend = account_number(1), account_number(2)
+    for welcome, price in ((frozenset({owner, friend}), 7), (frozenset({owner}), 0)):
+        slot = make_slot(tier="cpu", region="IN", welcome=welcome)
+        assert book.ask(slot, 1.0, 7) == price
+        assert book.rate(make_candidate(slot=slot, price_microcredits_per_hour=price), 10**9) == price
 
 
 def test_a_bucket_without_a_spot_stands_at_its_reference(book):

@@ -15,6 +15,7 @@ from computepool.core.errors import InvalidSpec
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
+from computepool.core.market.offers import Audience
 from computepool.core.nodes.state import NodeState
 from computepool.core.placement.weights import Preference
 from computepool.sdk import Client, DamagedDownload, JobHandle
@@ -31,7 +32,7 @@ from computepool.wire.jobs import (
     SliceCounts,
     SlicePage,
 )
-from computepool.wire.nodes import Hardware, Node
+from computepool.wire.nodes import Hardware, Node, Offer, SetOffer
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 ID = UUID(int=7)
@@ -57,7 +58,7 @@ def make_job(**overrides: Any) -> Job:
     return Job(**(fields | overrides))
 
 
-def make_node() -> Node:
+def make_node(**overrides: Any) -> Node:
     hardware = Hardware(cores=1, ram_bytes=1, disk_bytes=1)
     return Node(
         id=UUID(int=3),
@@ -69,6 +70,7 @@ def make_node() -> Node:
         hardware=hardware,
         slots=[],
         created_at=NOW,
+        **overrides,
     )
 
 
@@ -183,13 +185,69 @@ def test_a_wish_that_does_not_exist_is_refused_before_any_call(
 
 def test_an_owner_sets_a_floor_and_an_operator_grants(answers: Answers) -> None:
     node, account = make_node(), make_account()
-    answers.on(f"POST /v1/nodes/{node.id}/floor", node).on(f"PATCH /v1/accounts/{account.id}", account)
+    answers.on(f"GET /v1/nodes/{node.id}", node).on(f"PUT /v1/nodes/{node.id}/offer", node)
+    answers.on(f"PATCH /v1/accounts/{account.id}", account)
     answers.client.set_floor(node_id=node.id, credits_per_hour=12)
-    assert answers.requests[-1].content == b'{"floor_microcredits_per_hour":12000000}'
+    body = msgspec.json.decode(answers.requests[-1].content, type=SetOffer)
+    assert body == SetOffer(floor_microcredits_per_hour=12_000_000)
     answers.client.change_account(account_id=account.id, fair_weight=2.5, priority_class_max="high")
     body = msgspec.json.decode(answers.requests[-1].content, type=ChangeAccount)
     assert (body.fair_weight, body.priority_class_max) == (2.5, PriorityClass.HIGH)
     assert body.queued_slices_max is None
+
+
+FRIEND = UUID(int=77)
+OFFER = Offer(
+    floor_microcredits_per_hour=5,
+    hours="mon-fri 19-7",
+    zone="Asia/Kolkata",
+    seconds_min=60,
+    kinds=["ml"],
+    audience=Audience.NAMED,
+    accounts=[FRIEND],
+)
+AS_IT_IS = SetOffer(
+    floor_microcredits_per_hour=5,
+    hours="mon-fri 19-7",
+    zone="Asia/Kolkata",
+    seconds_min=60,
+    kinds=("ml",),
+    audience=Audience.NAMED,
+    accounts=(str(FRIEND),),
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "changed"),
+    [
+        ({"floor": "1.5"}, {"floor_microcredits_per_hour": 1_500_000}),
+        ({"hours": "sat"}, {"hours": "sat"}),
+        ({"hours": "sat", "zone": "UTC"}, {"hours": "sat", "zone": "UTC"}),
+        ({"zone": "UTC"}, {"zone": "UTC"}),
+        ({"hours": "always"}, {"hours": None, "zone": None}),
+        ({"min_seconds": 0}, {"seconds_min": 0}),
+        ({"kinds": []}, {"kinds": ()}),
+        ({"pool": "anyone"}, {"audience": Audience.ANYONE, "accounts": ()}),
+        ({"pool": "own"}, {"audience": Audience.OWN, "accounts": ()}),
+        ({"pool": ["a@b.c"]}, {"audience": Audience.NAMED, "accounts": ("a@b.c",)}),
+    ],
+)
+def test_what_is_not_given_of_an_offer_stays_as_it_is(
+    answers: Answers, given: dict[str, Any], changed: dict[str, Any]
+) -> None:
+    node = make_node(offer=OFFER)
+    answers.on(f"GET /v1/nodes/{node.id}", node).on(f"PUT /v1/nodes/{node.id}/offer", node)
+    answers.client.set_offer(node_id=node.id, **given)
+    body = msgspec.json.decode(answers.requests[-1].content, type=SetOffer)
+    assert body == msgspec.structs.replace(AS_IT_IS, **changed)
+
+
+@pytest.mark.parametrize(("pool", "words"), [("friends", "'friends' is not a pool"), ("named", "in a list")])
+def test_a_pool_that_there_is_not_is_refused_before_the_offer_is_set(answers: Answers, pool: str, words: str) -> None:
+    answers.on(f"GET /v1/nodes/{FRIEND}", make_node())
+    with pytest.raises(InvalidSpec, match=words):
+        answers.client.set_offer(node_id=FRIEND, pool=pool)
+    assert [request.method for request in answers.requests] == ["GET"]
 
 
 def test_accounts_are_fetched_page_by_page(answers: Answers) -> None:

@@ -9,6 +9,7 @@ import click
 
 from computepool.cli.access import connect, hub_options
 from computepool.core.jobs.state import JOB_TERMINAL, JobState
+from computepool.core.market.offers import DEFAULT_KIND
 from computepool.core.placement.price import format_credits
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ def describe_job(job: Job) -> list[str]:
         ("state", job.state.value),
         ("slices", describe_counts(job)),
         ("needs", describe_requirements(job.requirements)),
+        *([] if job.kind == DEFAULT_KIND else [("kind", plain(job.kind))]),
         ("wants", describe_wishes(job)),
         ("submitted", _to_text(job.created_at)),
     ]

@@ -14,6 +14,9 @@ import click
 @click.option("--state-dir", metavar="DIR", help="Where the agent keeps its key, its cache and what it runs.")
 @click.option("--region", metavar="XX", help="Your country, as IN or DE.")
 @click.option("--cpu-slots", type=click.IntRange(0, 256), help="CPU jobs at once, besides one per GPU. [default: 1]")
+@click.option(
+    "--floor", "floor_credits_per_hour", metavar="CREDITS", help="The least that a slot is lent for, an hour."
+)
 @click.option("--profile", metavar="NAME", help="Play a machine, for demo hubs: rtx-4090, cpu-only, or a TOML file.")
 @click.option("--poll", type=click.Choice(["long", "short"]), help="Hold calls open, or ask now and then.")
 def command(
@@ -23,6 +26,7 @@ def command(
     state_dir: str | None,
     region: str | None,
     cpu_slots: int | None,
+    floor_credits_per_hour: str | None,
     profile: str | None,
     poll: str | None,
 ) -> int:
@@ -47,6 +51,7 @@ def command(
         state_dir=state_dir,
         region=region.upper() if region else None,
         cpu_slots=cpu_slots,
+        floor_credits_per_hour=floor_credits_per_hour,
         profile=profile,
         poll=poll,
     )

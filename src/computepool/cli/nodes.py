@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,30 +13,51 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from computepool.sdk import Client
-    from computepool.wire.nodes import Node
+    from computepool.wire.nodes import Node, Offer
 
-_CHANGES = ("drain", "pause", "resume", "remove", "floor")
+_CHANGES = ("drain", "pause", "resume", "remove", "floor", "offer")
 
 
 @click.command("nodes")
 @click.argument("node", required=False)
 @click.argument("change", required=False, type=click.Choice(_CHANGES))
 @click.argument("credits", required=False)
+@click.option("--floor", metavar="CREDITS", help="With offer: the least that a slot is lent for, an hour.")
+@click.option("--hours", metavar="HOURS", help='With offer: when it is lent, "mon-fri 19-7, sat-sun"; or always.')
+@click.option("--zone", metavar="ZONE", help="With --hours: of which clock. [default: this machine's]")
+@click.option("--min-seconds", type=int, metavar="N", help="With offer: take slices of so many seconds or more.")
+@click.option("--kinds", metavar="KIND,...", help="With offer: take such jobs, as compute,ml; or all.")
+@click.option("--pool", metavar="WHOM", help="With offer: lend it to anyone, own, or named:ACCOUNT,...")
 @click.option("--json", "as_json", is_flag=True, help="Print the hub's answer for programs.")
 @hub_options
 def command(
-    node: str | None, change: str | None, credits: str | None, as_json: bool, hub_url: str | None, key: str | None
+    node: str | None,
+    change: str | None,
+    credits: str | None,
+    as_json: bool,
+    hub_url: str | None,
+    key: str | None,
+    **terms: Any,
 ) -> None:
-    """List your nodes; or show one NODE; or tell it to drain, pause, resume or remove; or set its floor.
+    """List your nodes; or show one NODE; or tell it to drain, pause, resume or remove; or set its terms.
 
     NODE is a name, an id, or a piece of at least four characters from an id's beginning or end.
     pause: finish what runs, take nothing new. drain: the same, then end the agent. remove: for good.
     floor CREDITS: the least that you lend a slot of it for, per hour; 0 for nothing.
+    offer: change the terms that are given as options; the others stay as they are. What runs goes on.
+
+    \b
+        computepool nodes attic-pc offer --floor 8 --hours "mon-fri 19-7" --min-seconds 60
+        computepool nodes attic-pc offer --kinds compute,ml --pool named:friend@example.org
+        computepool nodes attic-pc offer --hours always --kinds all --pool anyone
     """
     from computepool.cli.terminal import print_json
 
     if (change == "floor") != (credits is not None):
         raise click.UsageError("CREDITS goes with floor: computepool nodes NODE floor 12")
+    given = {name: value for name, value in terms.items() if value is not None}
+    if (change == "offer") != bool(given):
+        raise click.UsageError("Terms go with offer: computepool nodes NODE offer --floor 12 --hours 19-7")
     client = connect(hub_url, key)
     if node is None:
         nodes = list(client.nodes())
@@ -45,11 +66,40 @@ def command(
     found = find_node(client, node)
     if credits is not None:
         found = client.set_floor(node_id=found.id, credits_per_hour=credits)
+    elif given:
+        found = client.set_offer(node_id=found.id, **to_terms(given, zone=found.offer.zone))
     elif change is not None:
         from computepool.wire.nodes import NodeChange
 
         found = client.change_node(node_id=found.id, change=NodeChange(change))
     print_json(found) if as_json else _show_one(found)
+
+
+def to_terms(given: dict[str, Any], *, zone: str | None) -> dict[str, Any]:
+    """What `Client.set_offer` is told; `zone` is that of the hours which are set already."""
+    terms = dict(given)
+    if "kinds" in terms:
+        terms["kinds"] = [] if terms["kinds"] == "all" else _split(terms["kinds"])
+    if terms.get("pool", "").startswith("named:"):
+        terms["pool"] = _split(terms["pool"].removeprefix("named:"))
+    if terms.get("hours", "always") != "always" and not (terms.get("zone") or zone):
+        terms["zone"] = find_local_zone()
+    return terms
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def find_local_zone() -> str:
+    """The name of this machine's time zone, where it has one."""
+    import os
+
+    place = os.environ.get("TZ", "").removeprefix(":") or os.path.realpath("/etc/localtime")
+    name = place.partition("zoneinfo/")[2] or place
+    if not name or name.startswith("/"):
+        raise click.UsageError("This machine does not say in which time zone it is: add --zone, as Asia/Kolkata.")
+    return name
 
 
 def find_node(client: Client, name: str) -> Node:
@@ -105,7 +155,9 @@ def word_for_state(node: Node) -> str:
         return "removed"
     if not node.online:
         return "offline"
-    return "online" if node.state.value == "active" else node.state.value
+    if node.state.value != "active":
+        return node.state.value
+    return "online" if node.offer.opens_at is None else "closed"
 
 
 def list_tiers(node: Node) -> list[str]:
@@ -117,7 +169,6 @@ def list_tiers(node: Node) -> list[str]:
 def _show_one(node: Node) -> None:
     from computepool.cli.terminal import make_table, screen
     from computepool.cli.words import plain
-    from computepool.core.placement.price import say_price
     from computepool.sdk import format_size
 
     rows = [
@@ -128,7 +179,7 @@ def _show_one(node: Node) -> None:
         ("isolation", node.isolation.value),
         ("cpu", plain(node.hardware.cpu_name) or "unknown"),
         *(("gpu", plain(gpu.name)) for gpu in node.hardware.gpus),
-        ("floor", say_price(node.floor_microcredits_per_hour) + " for a slot"),
+        *_list_terms(node.offer),
         ("agent", plain(node.agent_version) or "unknown"),
     ]
     for name, value in rows:
@@ -140,3 +191,25 @@ def _show_one(node: Node) -> None:
         sizes = (format_size(slot.ram_bytes), format_size(slot.disk_bytes))
         table.add_row(slot.name, slot.tier, vram, str(slot.cores), *sizes, "busy" if slot.busy else "free")
     screen().print(table)
+
+
+def _list_terms(offer: Offer) -> list[tuple[str, str]]:
+    """The floor always, the rest where something is asked for."""
+    from computepool.cli.words import plain
+    from computepool.core.placement.price import say_price
+    from computepool.core.words import say_count, say_seconds
+
+    rows = [("floor", say_price(offer.floor_microcredits_per_hour) + " for a slot")]
+    if offer.hours is not None:
+        opens = f"; closed, opens {offer.opens_at.astimezone():%a %H:%M}" if offer.opens_at else ""
+        rows.append(("hours", f"{plain(offer.hours)} ({plain(offer.zone or '')}){opens}"))
+    if offer.seconds_min:
+        rows.append(("slices", f"of {say_seconds(offer.seconds_min)} or more"))
+    if offer.kinds:
+        rows.append(("kinds", plain(", ".join(offer.kinds))))
+    if offer.audience.value == "own":
+        rows.append(("pool", "yourself alone"))
+    if offer.accounts:
+        named = ", ".join(map(str, offer.accounts))
+        rows.append(("pool", f"yourself and {say_count(len(offer.accounts), 'account')}: {named}"))
+    return rows

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--region", "regions", multiple=True, metavar="XX", help="Only such countries, e.g. IN. Repeatable.")
 @click.option("--isolation", metavar="LEVEL", help="Least isolation: sandboxed, container or gvisor.")
 @click.option("--max-price", metavar="CREDITS", help="The most that an hour of a slot may cost.")
+@click.option("--kind", default="compute", show_default=True, help="What it is, by the rate card: ml, gaming, ...")
 @click.option("--wall", default="1h", show_default=True, metavar="TIME", help="Longest run of a slice: 90s, 15m, 2h.")
 @click.option("--expect", metavar="TIME", help="How long you expect a slice to run. [default: half of --wall]")
 @click.option("--json", "as_json", is_flag=True, help="Print the hub's answer for programs.")
@@ -92,6 +93,9 @@ def describe_quote(quote: Quote, *, slices: int) -> list[str]:
     if quote.own_slot_count:
         own = quote.own_slot_count
         lines += wrap(f"{own:,} slot{'' if own == 1 else 's'} of your own could run it, for nothing.")
+    if quote.pool_slot_count:
+        pool, price = quote.pool_slot_count, say_price(quote.pool_price_microcredits_per_hour or 0)
+        lines += wrap(f"{pool:,} slot{'' if pool == 1 else 's'} of private pools take you, from {price} on.")
     if quote.owners_earn is not None:
         lines += wrap(f"Those who lend the slots would get {_say_range(quote.owners_earn)}.")
     if quote.places:

@@ -53,6 +53,7 @@ class _RunCommand(click.Command):
     help="The most that an hour of a slot may cost. [default: half above the rate card]",
 )
 @click.option("--prefer", type=click.Choice(_PREFERENCES), default="value", show_default=True, help="Which slots.")
+@click.option("--kind", default="compute", show_default=True, help="What it is, by the rate card: ml, gaming, ...")
 @click.option("--env", "-e", "variables", multiple=True, metavar="NAME=VALUE", help="For the job. Repeatable.")
 @click.option("--file", "-f", "files", multiple=True, metavar="PATH", help="File or folder to send. Repeatable.")
 @click.option("--name", help="How the job is called. [default: the script's name]")

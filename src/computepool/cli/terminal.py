@@ -32,6 +32,7 @@ _STYLES = {
     "online": "green",
     "offline": "red",
     "paused": "yellow",
+    "closed": "yellow",
     "draining": "yellow",
     "removed": "dim",
 }

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         WhyChoice,
         WhyFloor,
         WhyMargin,
+        WhyOfferChange,
         WhyPlace,
         WhySlice,
         WhySuggestion,
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _COLUMNS_MAX = 80
 _IN_PART = "The fleet is very large: only a part of the fleet was looked at."
 _WORDS_LENGTH_MAX = 200
+# Gates that an owner sets, and how what they set is told to them.
+_CONDITIONS = {"price": "you ask", "kind": "you take", "seconds": "you take"}
 
 
 @click.command("why")
@@ -133,6 +136,8 @@ def _describe_waiting(waiting: WhyWaiting) -> list[str]:
             lines.append("  A slot may fail several gates.")
     if waiting.fleet_is_more:
         lines.append(f"  {_IN_PART}")
+    for note in waiting.notes:
+        lines += ["", *wrap(note)]
     if waiting.suggestions:
         several = len(waiting.suggestions) > 1
         lines += ["", "What would let it run" + (", smallest change first:" if several else ":")]
@@ -155,6 +160,7 @@ def say_run(suggestion: WhySuggestion) -> str:
     need = suggestion.requirements
     gates = [change.gate.value for change in suggestion.changes]
     given = [flag for gate in gates for flag in _flags_of(need, gate)]
+    given += [f"--wall {suggestion.wall_seconds}s"] if "seconds" in gates else []
     dropped = {"gpu": "--gpu and --vram", "tier": "--tier", "region": "--region", "price": "--max-price"}
     without = [dropped[gate] for gate in gates if gate in dropped and not _flags_of(need, gate)]
     line = " ".join(["computepool run", *given, "..."])
@@ -201,6 +207,8 @@ def _say_place(place: WhyPlace) -> str:
         where += f", e.g. your {one_line(place.node_name)!r}"
     if place.standing.value == "ready":
         return f"{place.slot_count:,} x {where}"
+    if place.opens_at is not None:
+        return f"{place.slot_count:,} x {where}, opens {place.opens_at.astimezone():%a %H:%M}"
     seen = f" for {format_ago(place.last_seen_at, clock.now())}" if place.last_seen_at else ""
     return f"{place.slot_count:,} x {where}, {place.standing.value}" + (
         seen if place.standing.value == "offline" else ""
@@ -326,8 +334,8 @@ def describe_node(why: NodeWhy) -> list[str]:
         lines += lay_out(("GATE", "SLICES", "KINDS"), rows)
         if len(rows) > 1:
             lines.append("  Work may fail several gates.")
-    # Where only the price is lacking, the paragraph after this one says it better.
-    if why.lack is not None and not (why.lower_floor and [m.gate.value for m in why.lack.missing] == ["price"]):
+    # Where only the owner's own conditions stand in the way, the paragraphs after this one say it better.
+    if why.lack is not None and any(margin.gate.value not in _CONDITIONS for margin in why.lack.missing):
         lacks = "; ".join(_say_lack(margin) for margin in why.lack.missing)
         lines += [
             "",
@@ -336,11 +344,13 @@ def describe_node(why: NodeWhy) -> list[str]:
         lines += wrap(f"{lacks}.", indent="  ")
     if why.lower_floor is not None:
         lines += _describe_lower_floor(why, why.lower_floor)
+    for change in why.offer_changes:
+        lines += _describe_offer_change(why, change)
     return lines
 
 
 def _say_lack(margin: WhyMargin) -> str:
-    has = "you ask" if margin.gate.value == "price" else "it has"
+    has = _CONDITIONS.get(margin.gate.value, "it has")
     return f"{margin.gate.value}: {margin.needs} ({has} {margin.has})"
 
 
@@ -352,6 +362,14 @@ def _describe_lower_floor(why: NodeWhy, lower: WhyFloor) -> list[str]:
     name = one_line(why.name)
     typed = f"computepool nodes {shlex.quote(name)} floor {_credits_flag(lower.floor_microcredits_per_hour)}"
     return ["", *wrap(f"You ask {now} for a slot. For {then}, {slices} would fit:"), f"    {typed}"]
+
+
+def _describe_offer_change(why: NodeWhy, change: WhyOfferChange) -> list[str]:
+    slices = f"{change.slice_count:,} waiting slice{'s' if change.slice_count != 1 else ''}"
+    option = {"seconds": "--min-seconds", "kind": "--kinds", "pool": "--pool"}[change.gate.value]
+    typed = f"computepool nodes {shlex.quote(one_line(why.name))} offer {option} {change.value}"
+    words = f"{change.words[0].upper()}{change.words[1:]}"
+    return ["", *wrap(f"{words}, and {slices} would fit:"), f"    {typed}"]
 
 
 def _say_ago(ago: str) -> str:

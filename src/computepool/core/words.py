@@ -11,5 +11,13 @@ def say_bytes(size_bytes: int) -> str:
     return f"{size_bytes / step:.2f}".rstrip("0").rstrip(".") + f" {unit}"
 
 
+def say_seconds(seconds: int) -> str:
+    """In the largest unit that says it exactly: 45 s, 5 min, 4 h."""
+    for unit, length in (("h", 3_600), ("min", 60)):
+        if seconds and seconds % length == 0:
+            return f"{seconds // length:,} {unit}"
+    return f"{seconds:,} s"
+
+
 def say_count(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -21,6 +21,7 @@ from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.spec import SCRIPT_FILE_NAME
 from computepool.core.jobs.state import JobState
+from computepool.core.market.offers import DEFAULT_KIND, Audience
 from computepool.core.placement.weights import Preference
 from computepool.sdk.config import resolve_settings
 from computepool.sdk.credits import CreditsClient, OperatorCredits
@@ -45,7 +46,7 @@ from computepool.wire.accounts import (
 from computepool.wire.artifacts import Artifact
 from computepool.wire.jobs import InputFile, Job, JobPage, JobSpec, Requirements
 from computepool.wire.market import Quote, QuoteRequest
-from computepool.wire.nodes import Node, NodeChange, NodePage, SetFloor
+from computepool.wire.nodes import Node, NodeChange, NodePage, SetOffer
 from computepool.wire.placement import Experiment
 from computepool.wire.why import NodeWhy
 
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from computepool.sdk.market import MarketClient
 
 _PAGE_LENGTH = 100
+# Of hours: no schedule any more.
+ALWAYS = "always"
 
 Choice = TypeVar("Choice", bound=Enum)
 Credits = int | float | str | Decimal
@@ -209,6 +212,7 @@ class Client:
         command: Sequence[str] = (),
         files: Sequence[Path | str] = (),
         env: Mapping[str, str] | None = None,
+        kind: str = DEFAULT_KIND,
         slices: int = 1,
         gpu: bool = False,
         vram: int | str = 0,
@@ -235,7 +239,8 @@ class Client:
             client.submit(script="train.py", gpu=True, max_price=40, prefer="cheapest")
             client.submit(command=["sh", "-c", "nproc > $COMPUTEPOOL_OUTPUT_DIR/cores"])
 
-        `files` are paths of files or folders; those that the hub has already are not sent again.
+        `files` are paths of files or folders; those that the hub has already are not sent again. `kind` is what the
+        job is, of the kinds of the rate card; owners choose what they take.
         `max_price` is the most that an hour of a slot may cost, in credits. `deadline_at` is a wish: as it comes
         near, the slices move to the front of one's own; at `expires_at` unfinished ones fail.
         Submitting twice with one `idempotency_key` gives the same job; a new key is made when none is given,
@@ -261,6 +266,7 @@ class Client:
             files=tuple(many_at_once(self._send_file, local)),
             env=dict(env or {}),
             requirements=requirements,
+            kind=kind,
             slice_count=slices,
             retries=retries,
             wall_seconds=wall_seconds,
@@ -275,6 +281,7 @@ class Client:
     def quote(
         self,
         *,
+        kind: str = DEFAULT_KIND,
         slices: int = 1,
         gpu: bool = False,
         vram: int | str = 0,
@@ -307,6 +314,7 @@ class Client:
         )
         body = QuoteRequest(
             requirements=requirements,
+            kind=kind,
             slice_count=slices,
             wall_seconds=wall_seconds,
             expected_seconds=expected_seconds,
@@ -368,8 +376,49 @@ class Client:
 
     def set_floor(self, *, node_id: UUID, credits_per_hour: Credits) -> Node:
         """The least that a slot of one's node is lent for."""
-        body = SetFloor(floor_microcredits_per_hour=parse_credits(credits_per_hour))
-        return self._transport.call("POST", f"/v1/nodes/{node_id}/floor", Node, body=body, repeatable=True)
+        return self.set_offer(node_id=node_id, floor=credits_per_hour)
+
+    def set_offer(
+        self,
+        *,
+        node_id: UUID,
+        floor: Credits | None = None,
+        hours: str | None = None,
+        zone: str | None = None,
+        min_seconds: int | None = None,
+        kinds: Sequence[str] | None = None,
+        pool: Sequence[str] | str | None = None,
+    ) -> Node:
+        """The conditions at which one's node is lent; what is None stays as it is.
+
+            client.set_offer(node_id=id, hours="mon-fri 19-7, sat-sun", zone="Europe/Berlin", floor=8)
+            client.set_offer(node_id=id, min_seconds=60, kinds=["ml"], pool=["friend@example.org"])
+            client.set_offer(node_id=id, hours="always", kinds=[], pool="anyone")
+
+        `floor` is in credits per hour. `hours` are whole hours on the clock of `zone`. `min_seconds` is held against
+        the wall limit of slices. `pool` is `"anyone"`, `"own"`, or the accounts to lend it to, by id or e-mail.
+        """
+        now = self.get_node(node_id=node_id).offer
+        keep_hours = now.hours if hours is None else None if hours == ALWAYS else hours
+        audience, accounts = _to_audience(pool) if pool is not None else (now.audience, tuple(map(str, now.accounts)))
+        body = SetOffer(
+            floor_microcredits_per_hour=now.floor_microcredits_per_hour if floor is None else parse_credits(floor),
+            hours=keep_hours,
+            zone=(zone or now.zone) if keep_hours is not None else None,
+            seconds_min=now.seconds_min if min_seconds is None else min_seconds,
+            kinds=tuple(now.kinds if kinds is None else kinds),
+            audience=audience,
+            accounts=accounts,
+        )
+        return self._transport.call("PUT", f"/v1/nodes/{node_id}/offer", Node, body=body, repeatable=True)
+
+
+def _to_audience(pool: Sequence[str] | str) -> tuple[Audience, tuple[str, ...]]:
+    if not isinstance(pool, str):
+        return Audience.NAMED, tuple(pool)
+    if pool == Audience.NAMED.value:
+        raise InvalidSpec("A pool of named accounts is given by their ids or e-mail addresses, in a list.")
+    return _choose(Audience, pool, "a pool"), ()
 
 
 def _requirements(

@@ -12,6 +12,7 @@ from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
+from computepool.core.market.offers import DEFAULT_KIND
 from computepool.core.placement.weights import Preference
 from computepool.wire.errors import ErrorBody
 
@@ -47,6 +48,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknow
     files: tuple[InputFile, ...] = ()
     env: dict[str, str] = {}
     requirements: Requirements = Requirements()
+    # What the job is, of the kinds of the rate card: owners choose what they take.
+    kind: str = DEFAULT_KIND
     slice_count: int = 1
     retries: int = 2
     wall_seconds: int = 3_600
@@ -90,6 +93,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     wall_seconds: int
     requirements: Requirements
     created_at: datetime
+    kind: str = DEFAULT_KIND
     started_at: datetime | None = None
     finished_at: datetime | None = None
     deadline_at: datetime | None = None

@@ -6,6 +6,7 @@ from datetime import datetime
 
 import msgspec
 
+from computepool.core.market.offers import DEFAULT_KIND
 from computepool.core.market.price import StartRefusal
 from computepool.wire.jobs import Requirements
 
@@ -124,6 +125,7 @@ class PriceIndex(msgspec.Struct, frozen=True, kw_only=True):
 
 class QuoteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     requirements: Requirements = Requirements()
+    kind: str = DEFAULT_KIND
     slice_count: int = 1
     wall_seconds: int = 3_600
     # How long one slice is expected to run; absent: the quote takes half of the wall limit for likely.
@@ -179,6 +181,9 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     own_slot_count: int
     rate_card_version: str
     quoted_at: datetime
+    # In private pools of others that take the caller, beside the places; and the least that an hour costs there.
+    pool_slot_count: int = 0
+    pool_price_microcredits_per_hour: int | None = None
 
 
 class FloorEarnings(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import Enum
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
+from msgspec import Meta
 
 from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.market.offers import Audience
 from computepool.core.nodes.state import NodeState
 from computepool.core.placement.slot import SlotKind
 
@@ -89,6 +92,40 @@ class SlotView(msgspec.Struct, frozen=True, kw_only=True):
     speed_tflops: float | None = None
 
 
+class SetOffer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The conditions at which a node is lent, all of them: what is absent is not asked for any more."""
+
+    # The least that one slot is lent for.
+    floor_microcredits_per_hour: int = 0
+    # When it is lent, in whole hours: "mon-fri 19-7, sat-sun"; absent: at all hours. On the clock of `zone`, a name
+    # of the time zone database such as Europe/Berlin.
+    hours: Annotated[str, Meta(max_length=2_000)] | None = None
+    zone: Annotated[str, Meta(max_length=100)] | None = None
+    # Slices whose wall limit is shorter are not taken: 0, 10, 60, 300, 1800, 3600 or 14400.
+    seconds_min: int = 0
+    # Of jobs that are taken, of the rate card; empty: all.
+    kinds: Annotated[tuple[str, ...], Meta(max_length=32)] = ()
+    # Whom it is for; `own` and `named` are private pools.
+    audience: Audience = Audience.ANYONE
+    # With the audience `named`: ids or e-mail addresses. The owner need not be among them.
+    accounts: tuple[str, ...] = ()
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """The conditions at which a node is lent."""
+
+    floor_microcredits_per_hour: int = 0
+    hours: str | None = None
+    zone: str | None = None
+    seconds_min: int = 0
+    kinds: list[str] = []
+    audience: Audience = Audience.ANYONE
+    # Ids.
+    accounts: list[UUID] = []
+    # Outside of its hours: when it opens next.
+    opens_at: datetime | None = None
+
+
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     id: UUID
     name: str
@@ -99,15 +136,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     hardware: Hardware
     slots: list[SlotView]
     created_at: datetime
+    offer: Offer = Offer()
     region: str | None = None
     last_seen_at: datetime | None = None
     agent_version: str = ""
-    # The least that the owner lends one slot for. 0 leaves it as it was; it is 0 at first.
-    floor_microcredits_per_hour: int = 0
-
-
-class SetFloor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    floor_microcredits_per_hour: int
 
 
 class NodePage(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,8 @@ class WhyPlace(msgspec.Struct, frozen=True, kw_only=True):
     region: str | None = None
     node_name: str | None = None
     last_seen_at: datetime | None = None
+    # Outside of the hours at which they are lent: when the first of them opens.
+    opens_at: datetime | None = None
 
 
 class WhyGate(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +55,8 @@ class WhySuggestion(msgspec.Struct, frozen=True, kw_only=True):
     slot_count: int
     free_count: int
     places: list[WhyPlace]
+    # The wall limit of a slice to submit it with, if that is one of the changes.
+    wall_seconds: int | None = None
 
 
 class WhyTurn(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +105,9 @@ class WhyWaiting(msgspec.Struct, frozen=True, kw_only=True):
     places: list[WhyPlace]
     # Smallest change first; empty while a slot that passes is free.
     suggestions: list[WhySuggestion]
+    # What only time or an owner can change: slots that would fit and are closed now, in private pools, or lent for
+    # other kinds of jobs.
+    notes: list[str] = []
 
 
 class WhyMargin(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,6 +238,16 @@ class WhyFloor(msgspec.Struct, frozen=True, kw_only=True):
     slice_count: int
 
 
+class WhyOfferChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A condition of the owner's that alone keeps waiting work away."""
+
+    gate: Gate
+    words: str
+    # What it would be instead: seconds, kinds with commas between them, or `anyone`.
+    value: str
+    slice_count: int
+
+
 class NodeWhy(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of slices stop at a limit per kind of request; they say how much waits, never whose it is."""
 
@@ -249,6 +266,7 @@ class NodeWhy(msgspec.Struct, frozen=True, kw_only=True):
     gates: list[WhyGateBacklog]
     lack: WhyLack | None = None
     lower_floor: WhyFloor | None = None
+    offer_changes: list[WhyOfferChange] = []
     # The least that a slot of this node is lent for now.
     floor_microcredits_per_hour: int = 0
     last_seen_at: datetime | None = None

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.order import PriorityClass
+from computepool.core.market.offers import DEFAULT_KIND
 from computepool.core.placement.price import PRICE_MICROCREDITS_MAX
 from computepool.core.placement.weights import Preference
 
@@ -51,6 +52,9 @@ class Requirements:
     isolation: IsolationLevel = IsolationLevel.SANDBOXED
     # The most that an hour of a slot may cost; None: any price.
     ceiling_microcredits_per_hour: int | None = None
+    # What the job is, and how long its slices may run: owners choose by them. 0: not known.
+    job_kind: str = DEFAULT_KIND
+    slice_seconds: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ _Item = tuple[int, float, int]
 _Turn = tuple[float, int]
 # Who may look at a shelf, and for what kind of job; the empty kind stands for all. Plain texts, which hash faster.
 _Sight = tuple[str, Hashable, str]
-_OWN, _ANYONE, _TEAM, _NAMED = (each.value for each in (Audience.OWN, Audience.ANYONE, Audience.TEAM, Audience.NAMED))
+_OWN, _ANYONE, _NAMED = (each.value for each in (Audience.OWN, Audience.ANYONE, Audience.NAMED))
 
 _turn_of = itemgetter(1, 2)
 _NO_STEPS: Mapping[int, _Shelf] = {}
@@ -132,8 +132,6 @@ def _list_sights(offer: Offer) -> Iterator[_Sight]:
     groups: list[tuple[str, Hashable]] = [(_OWN, offer.owner_id)]
     if offer.audience is Audience.ANYONE:
         groups.append((_ANYONE, None))
-    elif offer.audience is Audience.TEAM:
-        groups.append((_TEAM, offer.team_id))
     elif offer.audience is Audience.NAMED:
         groups += [(_NAMED, account_id) for account_id in offer.named]
     for audience, whom in groups:
@@ -143,8 +141,6 @@ def _list_sights(offer: Offer) -> Iterator[_Sight]:
 
 def _list_sights_of(ask: Ask) -> list[_Sight]:
     groups: list[tuple[str, Hashable]] = [(_OWN, ask.account_id), (_ANYONE, None), (_NAMED, ask.account_id)]
-    if ask.team_id is not None:
-        groups.append((_TEAM, ask.team_id))
     return [(audience, whom, kind) for audience, whom in groups for kind in {"", ask.kind}]
 
 

@@ -11,6 +11,8 @@ from computepool.core.ids import AccountId
 
 HOURS_PER_WEEK = 168
 NAMED_ACCOUNTS_MAX = 100
+# What a job is that does not say what it is.
+DEFAULT_KIND = "compute"
 # Owners choose among these, so that the offers of a large fleet fall into few classes.
 SECONDS_MIN_STEPS = (0, 10, 60, 300, 1_800, 3_600, 14_400)
 
@@ -20,7 +22,6 @@ class Audience(str, Enum):
 
     ANYONE = "anyone"
     OWN = "own"
-    TEAM = "team"
     NAMED = "named"
 
 
@@ -98,7 +99,6 @@ class Offer:
     # Empty: all kinds.
     kinds: frozenset[str] = frozenset()
     audience: Audience = Audience.ANYONE
-    team_id: AccountId | None = None
     named: frozenset[AccountId] = frozenset()
 
 
@@ -112,12 +112,11 @@ class Ask:
     seconds: int
     # None: any price.
     ceiling_microcredits_per_hour: int | None = None
-    team_id: AccountId | None = None
 
 
-def round_up_seconds(seconds: int) -> int:
-    """The smallest step that is not below; the largest if none is."""
-    return next((step for step in SECONDS_MIN_STEPS if step >= seconds), SECONDS_MIN_STEPS[-1])
+def round_down_seconds(seconds: int) -> int:
+    """The largest step that is not above: whoever takes slices of that length takes this one."""
+    return max(step for step in SECONDS_MIN_STEPS if step <= max(0, seconds))
 
 
 def list_offer_faults(offer: Offer, *, kinds: Iterable[str], floor_max: int) -> list[str]:
@@ -130,13 +129,13 @@ def list_offer_faults(offer: Offer, *, kinds: Iterable[str], floor_max: int) -> 
         faults.append(f"seconds_min must be one of {', '.join(map(str, SECONDS_MIN_STEPS))}")
     faults += [f"kind {kind!r} is unknown; there are {', '.join(known)}" for kind in sorted(offer.kinds - set(known))]
     if offer.schedule is not None and not 0 < offer.schedule.hours < 1 << HOURS_PER_WEEK:
-        faults.append("schedule must name at least one hour of the week; pause the node to lend it at none")
-    if offer.audience is Audience.TEAM and offer.team_id is None:
-        faults.append("audience is team, and the owner belongs to none; choose own, named or anyone")
-    if (offer.audience is Audience.NAMED) != bool(offer.named):
-        faults.append("named lists accounts exactly when the audience is named")
+        faults.append("hours must name at least one hour of the week; pause the node to lend it at none")
+    if offer.audience is Audience.NAMED and not offer.named:
+        faults.append("audience is named, and no other account is; name one, or choose own or anyone")
+    if offer.audience is not Audience.NAMED and offer.named:
+        faults.append(f"accounts are named, and audience is {offer.audience.value}; choose named, or name none")
     if len(offer.named) > NAMED_ACCOUNTS_MAX:
-        faults.append(f"named lists {len(offer.named)} accounts; {NAMED_ACCOUNTS_MAX} are allowed: make a team")
+        faults.append(f"{len(offer.named)} accounts are named; a pool takes {NAMED_ACCOUNTS_MAX} at most")
     return faults
 
 
@@ -151,8 +150,6 @@ def is_private(offer: Offer) -> bool:
 def is_welcome(offer: Offer, ask: Ask) -> bool:
     if is_own(offer, ask) or offer.audience is Audience.ANYONE:
         return True
-    if offer.audience is Audience.TEAM:
-        return offer.team_id is not None and offer.team_id == ask.team_id
     return offer.audience is Audience.NAMED and ask.account_id in offer.named
 
 

@@ -19,6 +19,7 @@ from math import isfinite
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from computepool.core.market.offers import DEFAULT_KIND
 from computepool.core.market.ppm import PPM, times_ppm
 from computepool.core.market.regions import COUNTRIES_BY_REGION, DEFAULT_REGION, derive_multiplier_ppm
 
@@ -87,6 +88,11 @@ class RateCard:
     region_by_country: Mapping[str, str]
     # 16 hex digits of the hash of all above.
     version: str
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Of jobs. The one that a job is of which does not say is always among them."""
+        return frozenset({*self.slice_bases_microcredits, DEFAULT_KIND})
 
     def region_of(self, country: str | None) -> str:
         """From an ISO-2 code, whatever its case; a country that nobody listed belongs to the default."""

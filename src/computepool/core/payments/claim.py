@@ -10,8 +10,8 @@ from enum import Enum
 from uuid import UUID
 
 from computepool.core.payments.cash import Cash
-from computepool.core.payments.payout import PayoutState, PayoutStep, PayoutWord, plan_payout
-from computepool.core.payments.top_up import TopUpState, TopUpStep, TopUpWord, plan_top_up
+from computepool.core.payments.payout import PAYOUT_LIFE, PayoutState, PayoutStep, PayoutWord
+from computepool.core.payments.top_up import TOP_UP_LIFE, TopUpState, TopUpStep, TopUpWord
 
 
 class ClaimKind(str, Enum):
@@ -107,7 +107,7 @@ def judge_top_up_claim(top_up: TopUp, claim: Claim, *, provider: str) -> tuple[T
     word = TOP_UP_WORDS.get(claim.kind)
     if word is None:
         return Doubt.UNKNOWN_KIND
-    steps = plan_top_up(top_up.state, word)
+    steps = TOP_UP_LIFE.plan(top_up.state, word)
     return Doubt.CONTRADICTION if steps is None else steps
 
 
@@ -120,7 +120,7 @@ def judge_payout_claim(payout: Payout, claim: Claim, *, provider: str) -> tuple[
         return Doubt.UNKNOWN_KIND
     if payout.sent_at is None:
         return Doubt.NEVER_SENT
-    steps = plan_payout(payout.state, word)
+    steps = PAYOUT_LIFE.plan(payout.state, word)
     return Doubt.CONTRADICTION if steps is None else steps
 
 

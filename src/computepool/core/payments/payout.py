@@ -77,11 +77,6 @@ PAYOUT_OPEN_AT_PROVIDER = frozenset({S.SENT, S.UNKNOWN})
 NOT_FOUND_SECONDS = 24 * 3_600.0
 
 
-def plan_payout(state: PayoutState, word: PayoutWord) -> tuple[PayoutStep, ...] | None:
-    """Empty: old news. None: it contradicts the state."""
-    return PAYOUT_LIFE.plan(state, word)
-
-
 def judge_not_found(
     *, sent_at: datetime, acknowledged_at: datetime | None, now: datetime, seconds: float = NOT_FOUND_SECONDS
 ) -> PayoutWord | None:

@@ -48,8 +48,3 @@ TOP_UP_LIFE = Life(
         S.PAID_BACK_TWICE: frozenset(W),
     },
 )
-
-
-def plan_top_up(state: TopUpState, word: TopUpWord) -> tuple[TopUpStep, ...] | None:
-    """Empty: old news. None: it contradicts the state."""
-    return TOP_UP_LIFE.plan(state, word)

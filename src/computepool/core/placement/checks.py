@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from computepool.core.ids import AccountId
 from computepool.core.placement.price import say_price
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot, SlotKind
+from computepool.core.words import say_seconds
 
 
 def check_gpu(shape: Shape, slot: Slot) -> str | None:
@@ -49,8 +51,28 @@ def check_isolation(shape: Shape, slot: Slot) -> str | None:
     return None
 
 
+def check_job_kind(shape: Shape, slot: Slot) -> str | None:
+    if slot.job_kinds and shape.job_kind not in slot.job_kinds:
+        return f"is a job of the kind {shape.job_kind}, the owner takes {' and '.join(sorted(slot.job_kinds))}"
+    return None
+
+
+def check_slice_seconds(shape: Shape, slot: Slot) -> str | None:
+    if shape.slice_seconds < slot.slice_seconds_min:
+        runs, least = say_seconds(shape.slice_seconds), say_seconds(slot.slice_seconds_min)
+        return f"its slices run for {runs} at most, the owner takes those of {least} or more"
+    return None
+
+
+def check_pool(account_id: AccountId | None, slot: Slot) -> str | None:
+    """Not of the shape's making: whoever's work it is. None is nobody in particular."""
+    if slot.welcome is not None and account_id not in slot.welcome:
+        return "the owner keeps it for a private pool"
+    return None
+
+
 def check_price(shape: Shape, price_microcredits_per_hour: int) -> str | None:
-    """The one gate that is not of the slot's making: what its owner asks, against what the submitter pays at most."""
+    """Not of the slot's making: what its owner asks, against what the submitter pays at most."""
     ceiling = shape.ceiling_microcredits_per_hour
     if ceiling is not None and price_microcredits_per_hour > ceiling:
         return f"pays at most {say_price(ceiling)}, the slot asks {say_price(price_microcredits_per_hour)}"
@@ -66,16 +88,30 @@ CHECKS: tuple[Callable[[Shape, Slot], str | None], ...] = (
     check_isolation,
     check_tier,
     check_region,
+    check_job_kind,
+    check_slice_seconds,
 )
 
 
-def find_refusal(shape: Shape, slot: Slot, *, price_microcredits_per_hour: int = 0) -> str | None:
-    """The first gate that the slot fails, in plain words. Without a price it is taken as lent for nothing."""
+def find_refusal(
+    shape: Shape, slot: Slot, *, price_microcredits_per_hour: int = 0, account_id: AccountId | None = None
+) -> str | None:
+    """The first gate that the slot fails, in plain words. Without a price it is taken as lent for nothing; without
+    an account, as work of somebody who is in no private pool."""
+    return (
+        find_gate_refusal(shape, slot)
+        or check_pool(account_id, slot)
+        or check_price(shape, price_microcredits_per_hour)
+    )
+
+
+def find_gate_refusal(shape: Shape, slot: Slot) -> str | None:
+    """The same without price and pool: what can be said of a shape and a slot alone."""
     for check in CHECKS:
         reason = check(shape, slot)
         if reason is not None:
             return reason
-    return check_price(shape, price_microcredits_per_hour)
+    return None
 
 
 def _at_least(what: str, needed_bytes: int, present_bytes: int) -> str | None:

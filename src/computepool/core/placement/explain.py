@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timezone
 from enum import Enum
 from math import inf
 
+from computepool.core.ids import AccountId
 from computepool.core.jobs.spec import Requirements
+from computepool.core.market.hours import say_moment
 from computepool.core.placement import checks
 from computepool.core.placement.price import say_price
 from computepool.core.placement.shape import (
@@ -26,7 +28,7 @@ from computepool.core.placement.shape import (
     to_shape,
 )
 from computepool.core.placement.slot import Slot, SlotKind
-from computepool.core.words import say_bytes, say_count
+from computepool.core.words import say_bytes, say_count, say_seconds
 
 SUGGESTIONS_MAX = 5
 PLACES_MAX = 3
@@ -44,10 +46,18 @@ class Gate(str, Enum):
     ISOLATION = "isolation"
     TIER = "tier"
     REGION = "region"
+    KIND = "kind"
+    SECONDS = "seconds"
+    POOL = "pool"
     PRICE = "price"
 
 
-# Every check of a slot has its gate here; a test holds the two together. The gate of the price is `check_price`.
+# Gates that nobody passes by asking for less: what a job is stays what it is, and whom a machine is lent to is its
+# owner's to say.
+OWNERS_GATES = (Gate.KIND, Gate.POOL)
+
+# Every check of a slot has its gate here; a test holds the two together. Pool and price have `check_pool` and
+# `check_price`, which look at more than a shape and a slot.
 CHECK_OF: Mapping[Gate, Callable[[Shape, Slot], str | None]] = {
     Gate.GPU: checks.check_gpu,
     Gate.VRAM: checks.check_vram,
@@ -57,6 +67,8 @@ CHECK_OF: Mapping[Gate, Callable[[Shape, Slot], str | None]] = {
     Gate.ISOLATION: checks.check_isolation,
     Gate.TIER: checks.check_tier,
     Gate.REGION: checks.check_region,
+    Gate.KIND: checks.check_job_kind,
+    Gate.SECONDS: checks.check_slice_seconds,
 }
 
 
@@ -65,6 +77,7 @@ class Standing(str, Enum):
 
     READY = "ready"
     PAUSED = "paused"  # or draining: its owner wants nothing new on it
+    CLOSED = "closed"  # outside of the hours at which it is lent
     OFFLINE = "offline"
 
 
@@ -72,7 +85,7 @@ class Standing(str, Enum):
 class SlotClass:
     """Slots that the request at hand cannot tell apart, counted."""
 
-    # Stands for all of them; its node and name mean nothing.
+    # Stands for all of them; its node and name mean nothing. Where it is welcome to nobody, it is not to the asker.
     slot: Slot
     standing: Standing
     slot_count: int
@@ -82,6 +95,8 @@ class SlotClass:
     # Of a node among them that the asker may know by name: their own.
     node_name: str | None = None
     last_seen_at: datetime | None = None
+    # Of those that are closed: when the first of them opens.
+    opens_at: datetime | None = None
 
     @property
     def free_count(self) -> int:
@@ -99,6 +114,7 @@ class Place:
     free_count: int
     node_name: str | None
     last_seen_at: datetime | None
+    opens_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +153,12 @@ class Explanation:
     free_count: int
     gates: tuple[GateCount, ...]
     suggestions: tuple[Suggestion, ...]
-    # Where it fits: on ready nodes, or, if there are none, on those that are offline or paused.
+    # Where it fits: on ready nodes, or, if there are none, on those that are closed, offline or paused.
     places: tuple[Place, ...]
+    # On nodes that are offline or paused.
     away_count: int
+    # What only time or an owner can change, in words.
+    notes: tuple[str, ...] = ()
 
 
 def explain_waiting(need: Requirements, classes: Iterable[SlotClass]) -> Explanation:
@@ -154,6 +173,7 @@ def explain_waiting(need: Requirements, classes: Iterable[SlotClass]) -> Explana
     ready = [(each, failed) for each, failed in failures if each.standing is Standing.READY]
     passing = [each for each, failed in ready if not failed]
     away = [each for each, failed in failures if each.standing is not Standing.READY and not failed]
+    closed = [each for each in away if each.standing is Standing.CLOSED]
     pass_count, free_count = _count(passing)
     candidates = [each for each, failed in ready if failed and (not pass_count or each.free_count)]
     return Explanation(
@@ -162,9 +182,35 @@ def explain_waiting(need: Requirements, classes: Iterable[SlotClass]) -> Explana
         free_count=free_count,
         gates=_count_gates(need, ready),
         suggestions=() if free_count else _suggest(need, candidates, [each for each, _ in ready]),
-        places=_to_places(passing or away),
-        away_count=sum(each.slot_count for each in away),
+        places=_to_places(passing or closed or away),
+        away_count=sum(each.slot_count for each in away if each.standing is not Standing.CLOSED),
+        notes=() if free_count else tuple(_list_notes(need, ready, closed)),
     )
+
+
+def _list_notes(
+    need: Requirements, ready: Sequence[tuple[SlotClass, tuple[Gate, ...]]], closed: Sequence[SlotClass]
+) -> Iterator[str]:
+    """Of slots that nothing else stands in the way of."""
+    if closed:
+        opens = min((each.opens_at for each in closed if each.opens_at is not None), default=None)
+        when = f" The first of them opens on {say_moment(opens.astimezone(timezone.utc))} UTC." if opens else ""
+        yield f"{_say_would_fit(closed)} not lent at this hour.{when}"
+    other_kinds = [each for each, failed in ready if failed == (Gate.KIND,)]
+    if other_kinds:
+        kinds = sorted(set().union(*(each.slot.job_kinds for each in other_kinds)))
+        yield (
+            f"{_say_would_fit(other_kinds)} lent for jobs of the kind {' or '.join(kinds)} only; "
+            f"this one is {need.job_kind}."
+        )
+    private = [each for each, failed in ready if failed == (Gate.POOL,)]
+    if private:
+        yield f"{_say_would_fit(private)} kept for a private pool: the owner would have to name you."
+
+
+def _say_would_fit(classes: Iterable[SlotClass]) -> str:
+    count = sum(each.slot_count for each in classes)
+    return f"{_say_slots(count)} would fit, but {'is' if count == 1 else 'are'}"
 
 
 def say_waiting(found: Explanation) -> str:
@@ -182,8 +228,12 @@ def say_waiting(found: Explanation) -> str:
     return f"{fitting}, {found.free_count:,} free now: whoever's turn it is should start within seconds."
 
 
-def list_failed(shape: Shape, slot: Slot, price_microcredits_per_hour: int = 0) -> tuple[Gate, ...]:
+def list_failed(
+    shape: Shape, slot: Slot, price_microcredits_per_hour: int = 0, *, account_id: AccountId | None = None
+) -> tuple[Gate, ...]:
     failed = tuple(gate for gate, check in CHECK_OF.items() if check(shape, slot) is not None)
+    if checks.check_pool(account_id, slot) is not None:
+        failed = (*failed, Gate.POOL)
     return failed if checks.check_price(shape, price_microcredits_per_hour) is None else (*failed, Gate.PRICE)
 
 
@@ -294,6 +344,8 @@ def relax(
     """The least that must be given up for this slot, and the request without it. None: it cannot be had."""
     price = price_microcredits_per_hour
     failed = list_failed(to_shape(need), slot, price)
+    if any(gate in OWNERS_GATES for gate in failed):
+        return None
     relaxed, given_up = need, []
     for gate in failed:
         # Who does without a GPU does without its memory too: one change, not two.
@@ -324,6 +376,8 @@ def _relax_gate(need: Requirements, gate: Gate, slot: Slot, price: int) -> Requi
         return replace(need, disk_bytes=slot.disk_bytes)
     if gate is Gate.ISOLATION:
         return replace(need, isolation=slot.isolation)
+    if gate is Gate.SECONDS:
+        return replace(need, slice_seconds=slot.slice_seconds_min)
     if gate is Gate.TIER:
         full = len(need.tiers) >= TIERS_MAX
         return replace(need, tiers=() if full else (*need.tiers, slot.tier))
@@ -340,7 +394,7 @@ def _rank(need: Requirements, relaxed: Requirements, slot_count: int) -> tuple[f
 def measure_change(need: Requirements, relaxed: Requirements) -> float:
     """How much is given up: the share of each amount, half for each step of a list or ladder, 1 for the GPU.
 
-    Of a price, the share by which it rises; any price at all is dearer than all of these.
+    Of a price or a time limit, the share by which it rises; any price at all is dearer than all of these.
     """
     without_gpu = (need.gpu or need.vram_bytes > 0) and not (relaxed.gpu or relaxed.vram_bytes > 0)
     amounts = [
@@ -353,6 +407,7 @@ def measure_change(need: Requirements, relaxed: Requirements) -> float:
     ceiling, higher = need.ceiling_microcredits_per_hour, relaxed.ceiling_microcredits_per_hour
     if ceiling is not None:
         given_up += inf if higher is None else (higher - ceiling) / ceiling
+    given_up += (relaxed.slice_seconds - need.slice_seconds) / max(1, need.slice_seconds)
     steps = need.isolation.rank - relaxed.isolation.rank
     for asked, instead in ((need.tiers, relaxed.tiers), (need.regions, relaxed.regions)):
         # Accepting one more is a smaller change than accepting anything.
@@ -388,6 +443,11 @@ def _to_change(need: Requirements, relaxed: Requirements, gate: Gate) -> Change:
         higher = relaxed.ceiling_microcredits_per_hour
         before = asked.removeprefix("at most ")
         words = "accept any price" if higher is None else f"pay up to {say_price(higher)} instead of {before}"
+    elif gate is Gate.SECONDS:
+        words = (
+            f"let a slice run for {instead} instead of {asked} "
+            f"(the owner takes slices of {say_seconds(relaxed.slice_seconds)} or more)"
+        )
     else:
         words = f"accept region {relaxed.regions[-1]} too" if relaxed.regions else "accept any region"
     return Change(gate, asked, instead, words)
@@ -404,6 +464,7 @@ def _to_places(classes: Iterable[SlotClass]) -> tuple[Place, ...]:
             *_count(group),
             node_name=min((each.node_name for each in group if each.node_name is not None), default=None),
             last_seen_at=max((each.last_seen_at for each in group if each.last_seen_at is not None), default=None),
+            opens_at=min((each.opens_at for each in group if each.opens_at is not None), default=None),
         )
         for where, group in merged.items()
     ]
@@ -421,15 +482,20 @@ class Margin:
     spare: str | None = None
 
 
-def list_margins(need: Requirements, slot: Slot, price_microcredits_per_hour: int = 0) -> tuple[Margin, ...]:
-    """Need against slot, for each gate that the request sets."""
+def list_margins(
+    need: Requirements, slot: Slot, price_microcredits_per_hour: int = 0, *, account_id: AccountId | None = None
+) -> tuple[Margin, ...]:
+    """Need against slot, for each gate that the request sets, or the slot's owner."""
     shape, price = to_shape(need), price_microcredits_per_hour
-    failed = list_failed(shape, slot, price)
+    failed = list_failed(shape, slot, price, account_id=account_id)
     asked = {
         Gate.GPU: shape.gpu and not shape.vram_bytes,
         Gate.VRAM: shape.vram_bytes > 0,
         Gate.TIER: bool(shape.tiers),
         Gate.REGION: bool(shape.regions),
+        Gate.KIND: bool(slot.job_kinds),
+        Gate.SECONDS: slot.slice_seconds_min > 0,
+        Gate.POOL: slot.welcome is not None,
         Gate.PRICE: shape.ceiling_microcredits_per_hour is not None,
     }
     return tuple(
@@ -464,6 +530,12 @@ def say_asked(need: Requirements, gate: Gate) -> str:
     if gate is Gate.PRICE:
         ceiling = need.ceiling_microcredits_per_hour
         return "any price" if ceiling is None else f"at most {say_price(ceiling)}"
+    if gate is Gate.KIND:
+        return need.job_kind
+    if gate is Gate.SECONDS:
+        return f"up to {say_seconds(need.slice_seconds)}"
+    if gate is Gate.POOL:
+        return "lent to you"
     return " or ".join(need.tiers if gate is Gate.TIER else need.regions) or "any"
 
 
@@ -478,6 +550,12 @@ def say_has(slot: Slot, gate: Gate, price_microcredits_per_hour: int = 0) -> str
         return slot.isolation.value
     if gate is Gate.PRICE:
         return say_price(price_microcredits_per_hour)
+    if gate is Gate.KIND:
+        return " and ".join(sorted(slot.job_kinds)) or "all kinds"
+    if gate is Gate.SECONDS:
+        return f"{say_seconds(slot.slice_seconds_min)} or more"
+    if gate is Gate.POOL:
+        return "anybody's" if slot.welcome is None else "a private pool"
     return slot.tier if gate is Gate.TIER else slot.region or "unknown"
 
 

@@ -1,12 +1,14 @@
 """The fleet index: finds the best-scoring free slot for a shape without looking at all of them, and finds it exactly.
 
-Slots lie in leaves, each a part of the space of gates (VRAM, cores, RAM, disk, isolation, price, region) of one tier.
+Slots lie in leaves, each a part of the space of gates (VRAM, cores, RAM, disk, isolation, price, region) of one tier
+and of one kind of conditions (which jobs their owners take, and how short ones).
 A leaf keeps its slots in order of score, once per kind of question; the leaves stand in order of their best slot.
 A question walks the leaves from the best down, passes over those where nothing can fit, and stops at the first slot
 that fits. Questions teach the index: one that meets many good slots that fail a gate cuts their leaf in two at the
 value it asked for, and is never held up there again. Why it is built so: docs/internals/fleet-index.md.
 
-Knows neither time nor nodes nor queues. Not safe for threads: one round at a time owns it.
+Knows neither time nor nodes nor queues, nor who may have a slot: private pools are for pools.py. Not safe for
+threads: one round at a time owns it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from itertools import compress, count, islice
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from computepool.core.ids import NodeId, SlotName
 from computepool.core.jobs.isolation import IsolationLevel
@@ -44,12 +46,22 @@ MASKS_MAX = 4_096
 
 # The numbers that gate, in the order of `_Entry.gates`; a slot passes where its number is not below the wish's.
 _VRAM, _CORES, _RAM, _DISK, _ISOLATION, _PRICE = range(6)
-_REGION, _TIER, _GPU = range(6, 9)
+_REGION, _TIER, _GPU, _JOB_KIND, _SLICE_SECONDS = range(6, 11)
 
 # (score, negated; what breaks ties, ending in a number of its own; the slot). The smallest is the best.
 _Key = tuple[float, tuple[Any, ...], "_Entry"]
 # Where the turn stands in what breaks ties: before two ids and that number.
 _TURN = -4
+
+
+class Root(NamedTuple):
+    """What all slots of a leaf have in common: kind and tier, and whose work their owners take."""
+
+    gpu: bool
+    tier: str
+    # Empty: all.
+    job_kinds: frozenset[str]
+    slice_seconds_min: int
 
 
 class FleetIndex:
@@ -65,8 +77,8 @@ class FleetIndex:
         self._orderings: list[_Ordering] = []
         self._by_wish: dict[tuple[bool, Preference, str], _Ordering] = {}
         self._entries: dict[tuple[NodeId, SlotName], _Entry] = {}
-        # By kind and tier: the leaf, or the fork that leads to its leaves.
-        self._roots: dict[tuple[bool, str], _Leaf | _Fork] = {}
+        # The leaf, or the fork that leads to its leaves.
+        self._roots: dict[Root, _Leaf | _Fork] = {}
         # By position. A leaf that was cut keeps its place here but stands in no ordering any more.
         self._leaves: list[_Leaf] = []
         self._plans: dict[tuple[Shape, int | None], _Plan] = {}
@@ -103,8 +115,12 @@ class FleetIndex:
         """Whether the slot is known, be it free or busy."""
         return key in self._entries
 
-    def list_tiers(self) -> list[tuple[bool, str]]:
-        """The kinds of slots (GPU or not) and tiers that are known."""
+    def is_empty(self) -> bool:
+        """Whether no slot is known, free or busy."""
+        return not self._entries
+
+    def list_roots(self) -> list[Root]:
+        """The kinds of slots, tiers and conditions that are known."""
         return list(self._roots)
 
     def is_free(self, node_id: NodeId, slot_name: SlotName) -> bool:
@@ -279,8 +295,7 @@ class FleetIndex:
     def _insert(self, candidate: Candidate, *, free: bool, turn: int = 0, worked: bool = False) -> None:
         self._entry_count += 1
         entry = _Entry(candidate, self._entry_count, free, turn, worked)
-        gpu_slot = candidate.slot.kind is SlotKind.GPU
-        leaf = self._leaf_of(gpu_slot, entry)
+        leaf = self._leaf_of(entry)
         entry.keys = _make_keys(entry, self._orderings_of(entry))
         entry.leaf = leaf
         leaf.hold(entry)
@@ -325,25 +340,24 @@ class FleetIndex:
 
     # Leaves
 
-    def _leaf_of(self, gpu: bool, entry: _Entry) -> _Leaf:
+    def _leaf_of(self, entry: _Entry) -> _Leaf:
         slot = entry.candidate.slot
-        node = self._roots.get((gpu, slot.tier))
+        root = Root(slot.kind is SlotKind.GPU, slot.tier, slot.job_kinds, slot.slice_seconds_min)
+        node = self._roots.get(root)
         if node is None:
-            node = self._grow_leaf(gpu, slot.tier, (inf,) * 6, None, frozenset())
-            self._roots[gpu, slot.tier] = node
+            node = self._roots[root] = self._grow_leaf(root, (inf,) * 6, None, frozenset())
         while isinstance(node, _Fork):
             node = node.lead(entry)
         return node
 
     def _grow_leaf(
         self,
-        gpu: bool,
-        tier: str,
+        root: Root,
         highest: tuple[float, ...],
         regions: frozenset[str] | None,
         regions_barred: frozenset[str],
     ) -> _Leaf:
-        leaf = _Leaf(len(self._leaves), len(self._orderings), gpu, tier, highest, regions, regions_barred)
+        leaf = _Leaf(len(self._leaves), len(self._orderings), root, highest, regions, regions_barred)
         self._leaves.append(leaf)
         return leaf
 
@@ -355,16 +369,16 @@ class FleetIndex:
         """Replaces a leaf by two: slots that pass this gate with this wish, and those that do not."""
         if gate == _REGION:
             within = value if leaf.regions is None else leaf.regions & value
-            passing = self._grow_leaf(leaf.gpu, leaf.tier, leaf.highest, within, leaf.regions_barred)
+            passing = self._grow_leaf(leaf.root, leaf.highest, within, leaf.regions_barred)
             barred = leaf.regions_barred | value
-            failing = self._grow_leaf(leaf.gpu, leaf.tier, leaf.highest, leaf.regions, barred)
+            failing = self._grow_leaf(leaf.root, leaf.highest, leaf.regions, barred)
         else:
             lower = (*leaf.highest[:gate], value - 1, *leaf.highest[gate + 1 :])
-            passing = self._grow_leaf(leaf.gpu, leaf.tier, leaf.highest, leaf.regions, leaf.regions_barred)
-            failing = self._grow_leaf(leaf.gpu, leaf.tier, lower, leaf.regions, leaf.regions_barred)
+            passing = self._grow_leaf(leaf.root, leaf.highest, leaf.regions, leaf.regions_barred)
+            failing = self._grow_leaf(leaf.root, lower, leaf.regions, leaf.regions_barred)
         fork = _Fork(gate, value, passing, failing, leaf.parent)
         if leaf.parent is None:
-            self._roots[leaf.gpu, leaf.tier] = fork
+            self._roots[leaf.root] = fork
         else:
             leaf.parent.replace(leaf, fork)
         passing.parent = failing.parent = fork
@@ -541,14 +555,13 @@ class _Fork:
 
 
 class _Leaf:
-    """Slots of one tier from one part of the space of gates."""
+    """Slots of one root from one part of the space of gates."""
 
     __slots__ = (
         "bounds",
         "entries",
         "free_count",
         "fresh",
-        "gpu",
         "highest",
         "lists",
         "lowest",
@@ -560,23 +573,21 @@ class _Leaf:
         "regions_barred",
         "regions_seen",
         "retired",
+        "root",
         "size_max",
-        "tier",
     )
 
     def __init__(
         self,
         position: int,
         ordering_count: int,
-        gpu: bool,
-        tier: str,
+        root: Root,
         highest: tuple[float, ...],
         regions: frozenset[str] | None,
         regions_barred: frozenset[str],
     ) -> None:
         self.position = position
-        self.gpu = gpu
-        self.tier = tier
+        self.root = root
         # No slot of this leaf, now or later, has a gate's number above these, or a region outside of these.
         self.highest = highest
         self.regions = regions
@@ -725,9 +736,13 @@ class _Leaf:
         if gate < _REGION:
             return bool(self.highest[gate] >= wish)
         if gate == _TIER:
-            return self.tier in wish
+            return self.root.tier in wish
         if gate == _GPU:
-            return self.gpu
+            return self.root.gpu
+        if gate == _JOB_KIND:
+            return not self.root.job_kinds or wish in self.root.job_kinds
+        if gate == _SLICE_SECONDS:
+            return bool(self.root.slice_seconds_min <= wish)
         wanted = wish if self.regions is None else wish & self.regions
         return not wanted <= self.regions_barred
 
@@ -764,12 +779,13 @@ class _Plan:
             self.gates.append((_TIER, frozenset(shape.tiers)))
         if shape.gpu:
             self.gates.append((_GPU, True))
+        self.gates += [(_JOB_KIND, shape.job_kind), (_SLICE_SECONDS, shape.slice_seconds)]
         # One byte per leaf, by position, for the first `known` of them.
         self.may_fit = b""
         self.known = 0
 
     def passes(self, entry: _Entry) -> bool:
-        """All gates but kind and tier, which are the leaf's and were looked at there."""
+        """All gates but those of the root, which all slots of the leaf share and which were looked at there."""
         vram, cores, ram, disk, isolation, price = entry.gates
         wish = self.wish
         return (

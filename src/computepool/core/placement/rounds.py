@@ -2,21 +2,21 @@
 
 The queue lies in runs, one per shape, priority class and account. A slot serves the most demanding shape it can, so
 that a big card is not spent on work that a small one could do; then the highest class; then the account that has had
-least; then, inside a run, own priority and age. A slice takes the slot with the best score. Plain bookkeeping over a
-fleet index: the caller brings heads from the database, and time.
+least; then, inside a run, own priority and age. A slice takes the slot with the best score. Plain bookkeeping over
+the fleet: the caller brings heads from the database, and time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
 from computepool.core.ids import AccountId, JobId, NodeId, ShapeId
 from computepool.core.jobs.order import PriorityClass
-from computepool.core.placement.fleet import FleetIndex
+from computepool.core.placement.pools import Fleet
 from computepool.core.placement.scorers import Candidate
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.weights import Preference
@@ -84,7 +84,7 @@ class Round:
 
     def __init__(
         self,
-        fleet: FleetIndex,
+        fleet: Fleet,
         shapes: Mapping[ShapeId, Shape],
         runs: Runs,
         share: Share,
@@ -130,9 +130,14 @@ class Round:
         if room <= 0:
             return {}
         feasible = {id: count for id in level if (count := self._count_feasible(id, room))}
-        open_runs = self._list_open(feasible)
+        pooled = self._count_pooled(level, room)
+        open_runs = self._list_open(level if pooled else feasible, feasible, pooled)
         # As many as the shape with most slots could use: shapes may fit the same slots. The next look takes more.
-        planned = self._share.plan({run.account_id for run in open_runs}, max(feasible.values())) if open_runs else {}
+        count = max((feasible.get(run.shape_id, 0) for run in open_runs), default=0)
+        if not count:
+            # Nothing is left but for those who have a pool.
+            count = max((pooled.get((run.shape_id, run.account_id), 0) for run in open_runs), default=0)
+        planned = self._share.plan({run.account_id for run in open_runs}, count) if open_runs else {}
         self._quotas = Counter({account: count for account, count in planned.items() if count})
         return {
             run: min(LOOK_FURTHER_MAX, self._quotas[run.account_id] + self._placed[run] + self._looked[run])
@@ -144,8 +149,30 @@ class Round:
         shape = self._shapes[shape_id]
         return self._fleet.count_feasible(shape, ceiling=shape.ceiling_microcredits_per_hour, limit=limit)
 
-    def _list_open(self, shape_ids: Iterable[ShapeId]) -> list[Run]:
-        """Of these shapes: the runs of the highest class that has something left to look at.
+    def _count_pooled(self, level: Sequence[ShapeId], limit: int) -> dict[tuple[ShapeId, AccountId], int]:
+        """What is free in private pools, for those that are welcome there. Nearly always nobody is."""
+        welcome = self._fleet.pooled_accounts
+        if not welcome:
+            return {}
+        counts = {}
+        for shape_id in level:
+            shape = self._shapes[shape_id]
+            waiting = self._runs.get(shape_id, {}).values()
+            for account_id in {account_id for accounts in waiting for account_id in welcome & accounts}:
+                count = self._fleet.count_pooled(
+                    shape, account_id, ceiling=shape.ceiling_microcredits_per_hour, limit=limit
+                )
+                if count:
+                    counts[shape_id, account_id] = count
+        return counts
+
+    def _list_open(
+        self,
+        shape_ids: Iterable[ShapeId],
+        feasible: Container[ShapeId],
+        pooled: Container[tuple[ShapeId, AccountId]],
+    ) -> list[Run]:
+        """Of these shapes: the runs of the highest class that has something left to look at, and slots that it fits.
 
         The queue may move while a round waits for its heads: a shape may be gone from it.
         """
@@ -155,6 +182,7 @@ class Round:
                 for shape_id in shape_ids
                 for account_id in self._runs.get(shape_id, {}).get(priority_class, ())
                 if (run := Run(shape_id, priority_class, account_id)) not in self._closed
+                and (shape_id in feasible or (shape_id, account_id) in pooled)
             ]
             if found:
                 return found
@@ -209,9 +237,17 @@ class Round:
         waited = now - head.queued_at
         avoid = head.avoid_node_id if waited < timedelta(seconds=AVOID_SECONDS) else None
         candidate = self._fleet.best(
-            shape, wish.prefer, weights=wish.weight_set, ceiling=shape.ceiling_microcredits_per_hour, avoid=avoid
+            shape,
+            wish.prefer,
+            account_id=head.run.account_id,
+            weights=wish.weight_set,
+            ceiling=shape.ceiling_microcredits_per_hour,
+            avoid=avoid,
         )
         if candidate is None or self._gap_elsewhere is None or waited.total_seconds() >= ELSEWHERE_SECONDS_MAX:
+            return candidate
+        if candidate.slot.welcome is not None:
+            # Other hubs tell of public slots only: one's own pool is not left for them.
             return candidate
         gap = self._gap_elsewhere(shape, wish.prefer, candidate, (head.job_id, head.slice_index))
         left = patience_seconds(gap) - waited.total_seconds()

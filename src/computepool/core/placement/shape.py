@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.spec import Requirements
+from computepool.core.market.offers import DEFAULT_KIND, round_down_seconds
 from computepool.core.placement.price import PRICE_MICROCREDITS_MAX
 
 VRAM_STEP_BYTES = 500_000_000
@@ -19,7 +20,7 @@ _EXACT_BELOW = 100
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Gates are rounded up and the ceiling down, so a slot that passes the shape always passes the request."""
+    """Gates are rounded up, ceiling and seconds down, so a slot that passes the shape always passes the request."""
 
     gpu: bool
     vram_bytes: int
@@ -30,10 +31,13 @@ class Shape:
     regions: tuple[str, ...]
     isolation: IsolationLevel
     ceiling_microcredits_per_hour: int | None = None
+    job_kind: str = DEFAULT_KIND
+    # How long a slice may run, as one of the steps that owners choose from; 0: not known.
+    slice_seconds: int = 0
 
     @property
     def digest(self) -> bytes:
-        """Equal shapes have equal digests on every hub."""
+        """Equal shapes have equal digests on every hub. What came later says nothing while it is as it was before."""
         text = "|".join(
             (
                 str(int(self.gpu)),
@@ -45,6 +49,8 @@ class Shape:
                 ",".join(self.regions),
                 self.isolation.value,
                 *([] if self.ceiling_microcredits_per_hour is None else [str(self.ceiling_microcredits_per_hour)]),
+                *([] if self.job_kind == DEFAULT_KIND else [f"kind {self.job_kind}"]),
+                *([f"seconds {self.slice_seconds}"] if self.slice_seconds else []),
             )
         )
         return hashlib.sha256(text.encode()).digest()
@@ -61,6 +67,8 @@ def to_shape(need: Requirements) -> Shape:
         regions=tuple(sorted(set(need.regions))),
         isolation=need.isolation,
         ceiling_microcredits_per_hour=_step_down(need.ceiling_microcredits_per_hour),
+        job_kind=need.job_kind,
+        slice_seconds=round_down_seconds(need.slice_seconds),
     )
 
 

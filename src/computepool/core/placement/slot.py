@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from computepool.core.ids import NodeId, SlotName
+from computepool.core.ids import AccountId, NodeId, SlotName
 from computepool.core.jobs.isolation import IsolationLevel
 
 
@@ -16,6 +16,8 @@ class SlotKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
+    """What a node has of everything; then the conditions at which its owner lends it."""
+
     node_id: NodeId
     name: SlotName
     kind: SlotKind
@@ -26,6 +28,12 @@ class Slot:
     disk_bytes: int
     region: str | None
     isolation: IsolationLevel
+    # Slices that may run for less are not taken.
+    slice_seconds_min: int = 0
+    # Kinds of jobs that are taken; empty: all.
+    job_kinds: frozenset[str] = frozenset()
+    # Accounts that may have it, its owner among them: a private pool. None: anybody.
+    welcome: frozenset[AccountId] | None = None
 
 
 def tightness(slot: Slot) -> tuple[bool, int, int, int]:

@@ -7,11 +7,11 @@ takes). It is forgotten when a round found it empty, unless something was writte
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from computepool.core.ids import AccountId, ShapeId
 from computepool.core.jobs.order import PriorityClass
-from computepool.core.placement.checks import find_refusal
+from computepool.core.placement.checks import find_gate_refusal
 from computepool.core.placement.rounds import Run
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot
@@ -76,13 +76,23 @@ class Backlog:
 
     def could_use(self, slot: Slot) -> bool:
         """Whether something that waits could run on this slot."""
+        if slot.welcome is not None:
+            # Who waits changes more often than what waits, and such slots are few: nothing is remembered.
+            return any(self._waits_for_pool(id, slot.welcome) for id in self.runs if self._fits(id, slot))
         verdict = self._verdicts.get(slot)
         if verdict is None:
             if len(self._verdicts) >= VERDICTS_MAX:
                 self._verdicts.clear()
-            verdict = any(find_refusal(self.shapes[id], slot) is None for id in self.runs)
+            verdict = any(self._fits(id, slot) for id in self.runs)
             self._verdicts[slot] = verdict
         return verdict
+
+    def _fits(self, shape_id: ShapeId, slot: Slot) -> bool:
+        """As far as anybody's work goes."""
+        return find_gate_refusal(self.shapes[shape_id], slot) is None
+
+    def _waits_for_pool(self, shape_id: ShapeId, welcome: Set[AccountId]) -> bool:
+        return any(accounts & welcome for accounts in self.runs[shape_id].values())
 
     def _add(self, run: Run) -> None:
         if run.shape_id not in self.runs:

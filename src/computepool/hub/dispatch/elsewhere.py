@@ -14,8 +14,9 @@ from computepool import clock
 from computepool.core.ids import NodeId, SlotName
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.spec import Requirements
+from computepool.core.market.offers import DEFAULT_KIND, SECONDS_MIN_STEPS
 from computepool.core.placement.checks import find_refusal
-from computepool.core.placement.fleet import FleetIndex
+from computepool.core.placement.pools import Fleet
 from computepool.core.placement.scorers import Candidate, score
 from computepool.core.placement.shape import Shape, to_shape
 from computepool.core.placement.slot import Slot, SlotKind
@@ -50,7 +51,7 @@ class _Told:
 
 
 class Elsewhere:
-    def __init__(self, pool: Pool, fleet: FleetIndex, weights: Weights, hub_process_id: UUID) -> None:
+    def __init__(self, pool: Pool, fleet: Fleet, weights: Weights, hub_process_id: UUID) -> None:
         self._pool = pool
         self._fleet = fleet
         self._weights = weights
@@ -121,11 +122,22 @@ class Elsewhere:
                     yield told
 
 
-def list_best(fleet: FleetIndex) -> list[Candidate]:
-    """The best free slots of each kind and tier, by every preference."""
+def list_best(fleet: Fleet) -> list[Candidate]:
+    """The best free public slots of each kind and tier, by every preference and for every kind of job."""
     found: dict[tuple[NodeId, SlotName], Candidate] = {}
-    for gpu, tier in sorted(fleet.list_tiers())[:TIERS_MAX]:
-        shape = to_shape(Requirements(gpu=gpu, tiers=(tier,), cores=0, ram_bytes=0, disk_bytes=0))
+    asked = {(root.gpu, root.tier, min(root.job_kinds, default=DEFAULT_KIND)) for root in fleet.list_roots()}
+    for gpu, tier, job_kind in sorted(asked)[:TIERS_MAX]:
+        shape = to_shape(
+            Requirements(
+                gpu=gpu,
+                tiers=(tier,),
+                cores=0,
+                ram_bytes=0,
+                disk_bytes=0,
+                job_kind=job_kind,
+                slice_seconds=SECONDS_MIN_STEPS[-1],
+            )
+        )
         for prefer in Preference:
             for candidate in fleet.ranked(shape, prefer, TOLD_PER_TIER, weights=fleet.first_weights):
                 found[candidate.slot.node_id, candidate.slot.name] = candidate
@@ -146,14 +158,28 @@ def _to_row(candidate: Candidate) -> list[Any]:
         candidate.speed_tflops,
         candidate.price_microcredits_per_hour,
         candidate.reliability,
+        # Told where there are some: a hub of before offers had conditions reads all other rows as it did.
+        *([slot.slice_seconds_min, sorted(slot.job_kinds)] if slot.slice_seconds_min or slot.job_kinds else []),
     ]
 
 
 def _from_row(row: list[Any]) -> Candidate:
-    kind, tier, vram, cores, ram, disk, region, isolation, speed, price, reliability = row
-    # Whose it is does not matter to a score.
+    kind, tier, vram, cores, ram, disk, region, isolation, speed, price, reliability, *conditions = row
+    slice_seconds_min, job_kinds = conditions or (0, ())
     slot = Slot(
-        _NOBODY, SlotName(""), SlotKind(kind), tier, vram, cores, ram, disk, region, IsolationLevel(isolation)
+        # Whose it is does not matter to a score.
+        node_id=_NOBODY,
+        name=SlotName(""),
+        kind=SlotKind(kind),
+        tier=tier,
+        vram_bytes=vram,
+        cores=cores,
+        ram_bytes=ram,
+        disk_bytes=disk,
+        region=region,
+        isolation=IsolationLevel(isolation),
+        slice_seconds_min=slice_seconds_min,
+        job_kinds=frozenset(job_kinds),
     )
     return Candidate(slot, speed, price, reliability)
 

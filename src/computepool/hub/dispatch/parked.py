@@ -40,6 +40,8 @@ class ParkedCall:
     answer: Callable[[Tidings], None]
     parked_at: float
     state: NodeState = NodeState.ACTIVE
+    # Outside of the hours at which its node is lent.
+    closed: bool = False
     # Answer after the next round even if there is nothing: the node does not want to wait.
     hurried: bool = False
     # Asked together with a completion, beside the node's parked call.
@@ -55,7 +57,7 @@ class ParkedCall:
 
     @property
     def takes_work(self) -> bool:
-        return self.open and self.state is NodeState.ACTIVE
+        return self.open and self.state is NodeState.ACTIVE and not self.closed
 
     def hold(self) -> None:
         self._held += 1

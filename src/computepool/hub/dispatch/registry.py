@@ -1,7 +1,8 @@
 """The slots of the nodes that call here, and which of them are free. A cache: the database is true.
 
 A slot stays in the fleet index while its node is remembered; being offered by a parked call makes it free, and being
-leased or the end of the call makes it busy. Both are cheap; only a changed price, speed or reliability moves it.
+leased or the end of the call makes it busy. Both are cheap; only a changed price, speed, reliability or condition
+moves it. Hours are kept here too: whoever holds the call of a node that is closed treats it like a paused one.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeAlias
 
 from computepool import clock
 from computepool.core.ids import NodeId, SlotName
-from computepool.core.placement.fleet import FleetIndex
+from computepool.core.market.offers import Schedule
+from computepool.core.placement.pools import Fleet
 from computepool.core.placement.scorers import Candidate, make_candidate, round_reliability
 from computepool.core.placement.slot import Slot
 from computepool.core.placement.weights import Weights
@@ -48,13 +51,15 @@ class _Known:
 
 class Registry:
     def __init__(self, sets: Mapping[str, Weights], evidence: Evidence, ask: Ask = ask_floor) -> None:
-        self.fleet = FleetIndex(sets)
+        self.fleet = Fleet(sets)
         self._evidence = evidence
         self._ask = ask
         evidence.on_change = self._update_reliability
         self._nodes: OrderedDict[NodeId, _Known] = OrderedDict()
         # How often prices have changed.
         self._pricing = 0
+        # Of the nodes that are not lent at all hours.
+        self._schedules: dict[NodeId, Schedule] = {}
 
     def __contains__(self, node_id: object) -> bool:
         return node_id in self._nodes
@@ -62,15 +67,26 @@ class Registry:
     def is_old(self, node_id: NodeId) -> bool:
         return self._nodes[node_id].good_until < clock.seconds()
 
+    def is_closed(self, node_id: NodeId, now: datetime) -> bool:
+        """Outside of the hours at which its owner lends it."""
+        schedule = self._schedules.get(node_id)
+        return schedule is not None and not schedule.is_open(now)
+
+    def list_scheduled(self) -> list[NodeId]:
+        """Nodes that may close or open with the hour."""
+        return list(self._schedules)
+
     async def load(self, conn: Connection, node_ids: Iterable[NodeId]) -> None:
         """Reads the slots of these nodes in one query. What is free stays free."""
         found: dict[NodeId, dict[SlotName, Candidate]] = defaultdict(dict)
         floors: dict[NodeId, int] = {}
+        schedules: dict[NodeId, Schedule | None] = {}
         wanted = list(node_ids)
         await self._evidence.load(conn, wanted)
         for offered in await node_store.list_candidates(conn, wanted):
             slot = offered.slot
             floors[slot.node_id] = offered.floor_microcredits_per_hour
+            schedules[slot.node_id] = offered.schedule
             candidate = make_candidate(
                 slot,
                 price_microcredits_per_hour=offered.floor_microcredits_per_hour,
@@ -80,6 +96,7 @@ class Registry:
             found[slot.node_id][slot.name] = self._price(candidate, floors[slot.node_id])
         for node_id in wanted:
             self._set(node_id, floors.get(node_id, 0), found[node_id])
+            self._set_schedule(node_id, schedules.get(node_id))
 
     def _price(self, candidate: Candidate, floor: int) -> Candidate:
         price = self._ask(candidate.slot, candidate.speed_tflops, floor)
@@ -100,8 +117,15 @@ class Registry:
         while len(self._nodes) > REMEMBERED_MAX:
             self.forget(next(iter(self._nodes)))
 
+    def _set_schedule(self, node_id: NodeId, schedule: Schedule | None) -> None:
+        if schedule is None:
+            self._schedules.pop(node_id, None)
+        elif node_id in self._nodes:
+            self._schedules[node_id] = schedule
+
     def forget(self, node_id: NodeId) -> None:
         known = self._nodes.pop(node_id, None)
+        self._schedules.pop(node_id, None)
         for name in known.candidates if known else ():
             if (node_id, name) in self.fleet:
                 self.fleet.remove(node_id, name)

@@ -14,6 +14,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from computepool import clock
 from computepool.core.errors import ComputePoolError
@@ -64,6 +65,10 @@ CHANGES_SECONDS = 10.0
 # A hub that is alone knows what was queued; it makes sure only now and then.
 LOOK_ALONE_SECONDS = 5.0
 SENT_REMEMBERED_SECONDS = 60.0
+# The clocks of the world differ from each other by quarters of an hour: at no other time does one strike the hour.
+QUARTER_SECONDS = 900
+# Nodes whose hours are looked at before calls are served again.
+TURNED_AT_ONCE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +101,11 @@ class Rounds:
         elsewhere: Elsewhere,
         *,
         on_end: OnEnd = ignore_end,
+        now: Callable[[], datetime] = clock.now,
     ) -> None:
         self._pool = pool
+        self._now = now
+        self._quarter = 0
         self._on_end = on_end
         self._one_round = asyncio.Lock()
         self._parked = parked
@@ -140,6 +148,7 @@ class Rounds:
             await self._introductions.put(node_id)
 
     def _admit(self, call: ParkedCall) -> None:
+        call.closed = self._registry.is_closed(call.node_id, self._now())
         self._parked.park(call)
         self._take_over(call)
         if call.takes_work:
@@ -390,16 +399,24 @@ class Rounds:
     def expected_seconds(self, account_id: AccountId) -> float:
         return self._share.expected_seconds(account_id)
 
-    def take_slot(self, shape: Shape, wish: Wish) -> Candidate | None:
+    def is_pooled(self, account_id: AccountId) -> bool:
+        return account_id in self._registry.fleet.pooled_accounts
+
+    def take_slot(self, shape: Shape, wish: Wish, account_id: AccountId) -> Candidate | None:
         fleet = self._registry.fleet
         if not len(fleet):
             return None
         candidate = fleet.best(
-            shape, wish.prefer, weights=wish.weight_set, ceiling=shape.ceiling_microcredits_per_hour
+            shape,
+            wish.prefer,
+            account_id=account_id,
+            weights=wish.weight_set,
+            ceiling=shape.ceiling_microcredits_per_hour,
         )
         if candidate is None or self._backlog.could_use(candidate.slot):
             return None
-        if not self._elsewhere.alone and self._elsewhere.find_gap(shape, wish.prefer, candidate):
+        may_wait = not self._elsewhere.alone and candidate.slot.welcome is None
+        if may_wait and self._elsewhere.find_gap(shape, wish.prefer, candidate):
             return None
         fleet.take(candidate.slot.node_id, candidate.slot.name)
         self._hold(candidate)
@@ -478,6 +495,7 @@ class Rounds:
 
     def _set_state(self, call: ParkedCall, state: NodeState) -> None:
         took_work, call.state = call.takes_work, state
+        call.closed = self._registry.is_closed(call.node_id, self._now())
         if took_work and not call.takes_work:
             self._registry.withdraw(call.node_id)
         elif call.takes_work and not took_work:
@@ -515,6 +533,15 @@ class Rounds:
         for start in range(0, len(calls), NODES_PER_LOOK):
             await self._look_at({call.node_id: call for call in calls[start : start + NODES_PER_LOOK]})
 
+    async def look_at_node(self, node_id: NodeId) -> None:
+        """Its owner has changed something: it holds here once this returns."""
+        call = self._parked.find(node_id)
+        if call is not None:
+            await self._look_at({node_id: call})
+        elif node_id in self._registry:
+            async with self._pool.acquire() as conn:
+                await self._registry.load(conn, [node_id])
+
     async def _look_at(self, calls: dict[NodeId, ParkedCall]) -> None:
         async with self._pool.acquire() as conn:
             states = await node_store.list_states(conn, calls)
@@ -545,12 +572,26 @@ class Rounds:
 
     async def _tick(self, on_changes: OnChanges) -> None:
         await self._hear_changes(on_changes)
+        await self._keep_hours()
         self._forget_long_sent()
         now = clock.seconds()
         if now - self._looked_at > (LOOK_ALONE_SECONDS if self._elsewhere.alone else TIMER_SECONDS):
             self._stale = True
         if self._stale:
             self.wake()
+
+    async def _keep_hours(self) -> None:
+        """Nodes that are lent at some hours only close and open here, by this hub's own clock."""
+        quarter = int(self._now().timestamp()) // QUARTER_SECONDS
+        if quarter == self._quarter:
+            return
+        self._quarter = quarter
+        for number, node_id in enumerate(self._registry.list_scheduled(), start=1):
+            call = self._parked.find(node_id)
+            if call is not None:
+                self._set_state(call, call.state)
+            if number % TURNED_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     async def _hear_changes(self, on_changes: OnChanges) -> None:
         started = clock.seconds()

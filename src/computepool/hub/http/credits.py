@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -16,6 +18,8 @@ from computepool.hub.store.payments import PayoutDetails, StoredPayout, StoredTo
 from computepool.wire import credits as wire
 
 routes = Routes()
+
+Asked = TypeVar("Asked")
 
 PAGE_MAX = 500
 # Per address: a provider that has more to tell is asked to come back.
@@ -60,17 +64,7 @@ async def _show_credits(call: Call) -> wire.Credits:
 @routes.add("POST", "/v1/credits/top-ups", Access.ACCOUNT, body=wire.RequestTopUp, answer=wire.TopUp, status=201)
 async def request_top_up(call: Call) -> wire.TopUp:
     """Ask to pay in; the answer says how. Needs an Idempotency-Key header: with it, it is safe to repeat."""
-    hub, body = call.hub, call.body
-    top_up = await service.request_top_up(
-        hub.pool,
-        hub.providers,
-        hub.cash_book,
-        call.account,
-        amount_microcredits=body.amount_microcredits,
-        currency=body.currency,
-        idempotency_key=_read_key(call),
-    )
-    return to_top_up(top_up)
+    return to_top_up(await _ask(call, service.request_top_up))
 
 
 @routes.add("GET", "/v1/credits/top-ups", Access.ACCOUNT, query=PageQuery, answer=wire.TopUpPage)
@@ -80,7 +74,7 @@ async def list_top_ups(call: Call) -> wire.TopUpPage:
     found = await top_ups.list_top_ups(call.hub.pool, call.account, before=call.query.cursor, limit=limit)
     return wire.TopUpPage(
         top_ups=[to_top_up(top_up) for top_up in found],
-        cursor=str(found[-1].id) if len(found) == limit else None,
+        cursor=next_cursor([each.id for each in found], limit),
     )
 
 
@@ -117,17 +111,7 @@ async def set_payout_details(call: Call) -> wire.PayoutDetails:
 @routes.add("POST", "/v1/credits/payouts", Access.OWNER, body=wire.RequestPayout, answer=wire.Payout, status=201)
 async def request_payout(call: Call) -> wire.Payout:
     """Cash out what was earned. Needs an Idempotency-Key header: with it, it is safe to repeat."""
-    hub, body = call.hub, call.body
-    payout = await service.request_payout(
-        hub.pool,
-        hub.providers,
-        hub.cash_book,
-        call.account,
-        amount_microcredits=body.amount_microcredits,
-        currency=body.currency,
-        idempotency_key=_read_key(call),
-    )
-    return to_payout(payout)
+    return to_payout(await _ask(call, service.request_payout))
 
 
 @routes.add("GET", "/v1/credits/payouts", Access.ACCOUNT, query=PageQuery, answer=wire.PayoutPage)
@@ -137,7 +121,7 @@ async def list_payouts(call: Call) -> wire.PayoutPage:
     found = await payouts.list_payouts(call.hub.pool, call.account, before=call.query.cursor, limit=limit)
     return wire.PayoutPage(
         payouts=[to_payout(payout) for payout in found],
-        cursor=str(found[-1].id) if len(found) == limit else None,
+        cursor=next_cursor([each.id for each in found], limit),
     )
 
 
@@ -186,6 +170,25 @@ async def hear_provider(call: Call) -> wire.Heard:
 
 def clamp_page(limit: int) -> int:
     return max(1, min(limit, PAGE_MAX))
+
+
+def next_cursor(ids: Sequence[UUID], limit: int) -> str | None:
+    """None: fewer than were asked for, so that no page follows."""
+    return str(ids[-1]) if len(ids) == limit else None
+
+
+async def _ask(call: Call, ask: Callable[..., Awaitable[Asked]]) -> Asked:
+    """Cash in and cash out are asked for alike: an amount, perhaps a currency, and a key."""
+    hub, body = call.hub, call.body
+    return await ask(
+        hub.pool,
+        hub.providers,
+        hub.cash_book,
+        call.account,
+        amount_microcredits=body.amount_microcredits,
+        currency=body.currency,
+        idempotency_key=_read_key(call),
+    )
 
 
 def _read_key(call: Call) -> str:

@@ -8,7 +8,7 @@ import msgspec
 
 from computepool.core.ids import AttemptId, JobId
 from computepool.core.ledger.dispute import DisputeSide, DisputeState
-from computepool.hub.http.credits import PageQuery, clamp_page
+from computepool.hub.http.credits import PageQuery, clamp_page, next_cursor
 from computepool.hub.http.routing import Access, Call, Routes
 from computepool.hub.services import disputes as service
 from computepool.hub.store.disputes import StoredDispute
@@ -47,7 +47,7 @@ async def list_disputes(call: Call) -> wire.OwnDisputePage:
     found = await service.list_disputes(call.hub.pool, call.account, before=call.query.cursor, limit=limit)
     return wire.OwnDisputePage(
         disputes=[_to_own(dispute, side) for dispute, side in found],
-        cursor=str(found[-1][0].id) if len(found) == limit else None,
+        cursor=next_cursor([dispute.id for dispute, _ in found], limit),
     )
 
 
@@ -68,7 +68,7 @@ async def list_account_disputes(call: Call) -> wire.AccountDisputePage:
     found = await service.list_disputes_in_state(call.hub.pool, state=query.state, after=query.cursor, limit=limit)
     return wire.AccountDisputePage(
         disputes=[_to_account_dispute(each) for each in found],
-        cursor=str(found[-1].id) if len(found) == limit else None,
+        cursor=next_cursor([each.id for each in found], limit),
     )
 
 

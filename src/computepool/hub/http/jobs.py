@@ -10,6 +10,7 @@ import msgspec
 
 from computepool.core.errors import ComputePoolError, InvalidRequest
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
+from computepool.core.market.offers import DEFAULT_KIND
 from computepool.hub.context import Hub, Lane
 from computepool.hub.http.errors import to_error_body
 from computepool.hub.http.routing import Access, Call, Routes
@@ -220,6 +221,7 @@ def to_job(job: Job) -> wire.Job:
         retries=job.retries,
         wall_seconds=job.wall_seconds,
         requirements=msgspec.convert(job.spec.get("requirements", {}), wire.Requirements),
+        kind=job.spec.get("kind", DEFAULT_KIND),
         created_at=job.created_at,
         started_at=job.started_at,
         finished_at=job.finished_at,

@@ -202,6 +202,8 @@ def _to_quote(found: JobQuote, prices: PriceBook) -> wire.Quote:
         starts_in_seconds=quote.starts_in_seconds,
         why=quote.why,
         own_slot_count=found.own_slot_count,
+        pool_slot_count=found.pool_slot_count,
+        pool_price_microcredits_per_hour=found.pool_price_microcredits_per_hour,
         rate_card_version=prices.card.version,
         quoted_at=found.quoted_at,
     )

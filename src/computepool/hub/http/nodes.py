@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
 
 from computepool import clock
+from computepool.core.market.hours import say_hours
+from computepool.core.market.offers import Offer
 from computepool.core.nodes.state import is_online
 from computepool.hub.http.routing import Access, Call, Routes
 from computepool.hub.services import nodes as service
+from computepool.hub.services import offers
 from computepool.hub.services.nodes import NodeWithSlots
 from computepool.wire import nodes as wire
 
@@ -91,12 +95,13 @@ async def remove_node(call: Call) -> wire.Node:
     return node
 
 
-@routes.add("POST", "/v1/nodes/{node_id}/floor", Access.OWNER, body=wire.SetFloor, answer=wire.Node)
-async def set_floor(call: Call) -> wire.Node:
-    """Set the least that a slot of this node is lent for; jobs with a lower ceiling go elsewhere or wait."""
+@routes.add("PUT", "/v1/nodes/{node_id}/offer", Access.OWNER, body=wire.SetOffer, answer=wire.Node)
+async def set_offer(call: Call) -> wire.Node:
+    """Set the conditions at which a node is lent: floor, hours, shortest slices, kinds of jobs, and to whom."""
     hub, node_id = call.hub, call.path["node_id"]
-    changed = await service.set_floor(hub.pool, call.account, node_id, call.body.floor_microcredits_per_hour)
-    hub.registry.forget(node_id)
+    changed = await offers.set_offer(hub.pool, hub.prices, call.account, node_id, call.body)
+    # At this hub it holds once this is answered; the others hear of it.
+    await hub.rounds.look_at_node(node_id)
     hub.rounds.hear("node")
     return _to_node(call, changed)
 
@@ -108,13 +113,13 @@ async def _change(call: Call, change: wire.NodeChange) -> wire.Node:
 
 
 def _to_node(call: Call, found: NodeWithSlots) -> wire.Node:
-    node = found.node
+    node, now = found.node, clock.now()
     silence = call.hub.settings.lease_seconds
     return wire.Node(
         id=node.id,
         name=node.name,
         state=node.state,
-        online=is_online(node.last_seen_at, now=clock.now(), silence_seconds_max=silence),
+        online=is_online(node.last_seen_at, now=now, silence_seconds_max=silence),
         synthetic=node.synthetic,
         isolation=node.isolation,
         hardware=msgspec.convert(node.hardware, wire.Hardware),
@@ -132,9 +137,24 @@ def _to_node(call: Call, found: NodeWithSlots) -> wire.Node:
             )
             for stored in found.slots
         ],
+        offer=_to_offer(found.offer, now),
         created_at=node.created_at,
         region=node.region,
         last_seen_at=node.last_seen_at,
         agent_version=node.agent_version,
-        floor_microcredits_per_hour=node.floor_microcredits_per_hour,
+    )
+
+
+def _to_offer(offer: Offer, now: datetime) -> wire.Offer:
+    schedule = offer.schedule
+    closed = schedule is not None and not schedule.is_open(now)
+    return wire.Offer(
+        floor_microcredits_per_hour=offer.floor_microcredits_per_hour,
+        hours=say_hours(schedule.hours) if schedule else None,
+        zone=str(schedule.zone) if schedule else None,
+        seconds_min=offer.seconds_min,
+        kinds=sorted(offer.kinds),
+        audience=offer.audience,
+        accounts=sorted(offer.named),
+        opens_at=schedule.next_open_at(now) if schedule and closed else None,
     )

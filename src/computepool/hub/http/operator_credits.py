@@ -9,7 +9,7 @@ import msgspec
 from computepool import clock
 from computepool.core.payments.payout import PayoutState
 from computepool.core.payments.top_up import TopUpState
-from computepool.hub.http.credits import LAST, clamp_page, to_heard, to_payout, to_top_up
+from computepool.hub.http.credits import LAST, clamp_page, next_cursor, to_heard, to_payout, to_top_up
 from computepool.hub.http.routing import Access, Call, Routes
 from computepool.hub.services import cash_desk as service
 from computepool.hub.services import freezes, payouts, provider_events, top_ups
@@ -53,7 +53,7 @@ async def list_account_top_ups(call: Call) -> wire.AccountTopUpPage:
     )
     return wire.AccountTopUpPage(
         top_ups=[wire.AccountTopUp(account_id=each.account_id, top_up=to_top_up(each)) for each in found],
-        cursor=str(found[-1].id) if len(found) == limit else None,
+        cursor=next_cursor([each.id for each in found], limit),
     )
 
 
@@ -71,7 +71,7 @@ async def list_account_payouts(call: Call) -> wire.AccountPayoutPage:
     found = await service.list_payouts(call.hub.pool, state=query.state, after=query.cursor, limit=limit)
     return wire.AccountPayoutPage(
         payouts=[_to_account_payout(each) for each in found],
-        cursor=str(found[-1].payout.id) if len(found) == limit else None,
+        cursor=next_cursor([each.payout.id for each in found], limit),
     )
 
 
@@ -155,7 +155,7 @@ async def list_freezes(call: Call) -> wire.FreezePage:
             wire.Freeze(account_id=f.account_id, why=f.why, top_up_id=f.top_up_id, frozen_at=f.frozen_at)
             for f in found
         ],
-        cursor=str(found[-1].account_id) if len(found) == limit else None,
+        cursor=next_cursor([each.account_id for each in found], limit),
     )
 
 

@@ -10,7 +10,7 @@ import msgspec
 from computepool.core.jobs.cause import PLAIN_WORDS
 from computepool.core.jobs.spec import Requirements
 from computepool.core.placement.choice import Ranked
-from computepool.core.placement.explain import Margin, Place, Suggestion, say_waiting
+from computepool.core.placement.explain import Gate, Margin, Place, Suggestion, say_waiting
 from computepool.core.placement.idleness import Lack
 from computepool.core.placement.turn import Turn, say_turn
 from computepool.hub.http.jobs import to_job
@@ -75,6 +75,7 @@ def _to_waiting(waiting: Waiting) -> wire.WhyWaiting:
         gates=[wire.WhyGate(gate=g.gate, asked=g.asked, failed_count=g.failed_count) for g in found.gates],
         places=_to_places(found.places),
         suggestions=[_to_suggestion(suggestion) for suggestion in found.suggestions],
+        notes=list(found.notes),
     )
 
 
@@ -104,6 +105,11 @@ def _to_suggestion(suggestion: Suggestion) -> wire.WhySuggestion:
             for change in suggestion.changes
         ],
         requirements=_to_requirements(suggestion.requirements),
+        wall_seconds=(
+            suggestion.requirements.slice_seconds
+            if any(change.gate is Gate.SECONDS for change in suggestion.changes)
+            else None
+        ),
         slot_count=suggestion.slot_count,
         free_count=suggestion.free_count,
         places=_to_places(suggestion.places),
@@ -221,6 +227,10 @@ def _to_node_why(story: NodeStory) -> wire.NodeWhy:
             if found.lower_floor
             else None
         ),
+        offer_changes=[
+            wire.WhyOfferChange(gate=each.gate, words=each.words, value=each.value, slice_count=each.slice_count)
+            for each in found.offer_changes
+        ],
         floor_microcredits_per_hour=node.floor_microcredits_per_hour,
         last_seen_at=node.last_seen_at,
     )
@@ -236,4 +246,5 @@ def _to_lack(lack: Lack) -> wire.WhyLack:
 
 
 def _to_requirements(need: Requirements) -> wire_jobs.Requirements:
-    return wire_jobs.Requirements(**{field.name: getattr(need, field.name) for field in fields(Requirements)})
+    names = wire_jobs.Requirements.__struct_fields__
+    return wire_jobs.Requirements(**{name: getattr(need, name) for name in names})

@@ -30,6 +30,7 @@ from computepool.core.market.spot import (
 from computepool.core.placement.checks import find_refusal
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot
+from computepool.hub.services.offers import find_closed
 from computepool.hub.services.prices import PriceBook
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store import market as store
@@ -94,7 +95,7 @@ async def tick(
         at = await store.find_due(conn, seconds=every_seconds)
         if at is None:
             return None
-        seen = await _load(conn, card, at, silence_seconds=silence_seconds)
+        seen = await _load(conn, card, at=at, silence_seconds=silence_seconds)
         # Many shapes against many groups of slots: the loop goes on serving others meanwhile.
         moved = await asyncio.to_thread(decide_tick, card, seen, at)
         await store.upsert_states(conn, moved, rate_card_version=card.version, at=at)
@@ -188,7 +189,7 @@ def list_spots(card: RateCard, states: Mapping[Bucket, StoredSpot]) -> dict[Buck
 # What a tick looks at
 
 
-async def _load(conn: Connection, card: RateCard, at: datetime, *, silence_seconds: float) -> Seen:
+async def _load(conn: Connection, card: RateCard, *, at: datetime, silence_seconds: float) -> Seen:
     states = await store.list_states(conn)
     spots = {bucket: card.reference(bucket) for bucket in list_buckets(card)} | list_spots(card, states)
     waiting = await store.list_waiting(conn, runs_max=RUNS_MAX, count_max=WAITING_MAX)
@@ -205,6 +206,7 @@ async def _load(conn: Connection, card: RateCard, at: datetime, *, silence_secon
             spots,
             links=links,
             watched_ids=waiting_groups | {id for id, group in links.items() if group in waiting_groups},
+            closed=await find_closed(conn, at),
             silence_seconds=silence_seconds,
             fleet_max=FLEET_NODES_MAX,
         ),

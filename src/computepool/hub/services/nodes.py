@@ -24,6 +24,7 @@ from computepool.core.errors import (
 )
 from computepool.core.ids import AttemptId, NodeId
 from computepool.core.jobs.lease import next_boot
+from computepool.core.market.offers import Offer
 from computepool.core.nodes.slots import (
     GpuCard,
     Machine,
@@ -43,10 +44,11 @@ from computepool.hub.store import attempts as attempt_store
 from computepool.hub.store import events as event_store
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store import nodes as node_store
+from computepool.hub.store import offers as offer_store
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.events import NewEvent
 from computepool.hub.store.hub import ChangeKind
-from computepool.hub.store.nodes import Node, StoredSlot
+from computepool.hub.store.nodes import Node, OfferedSlot
 from computepool.wire.nodes import EnrolNode
 
 ASSERTION_SECONDS_MAX = 60
@@ -56,7 +58,8 @@ _REGION = re.compile(r"[A-Z]{2}\Z")
 @dataclass(frozen=True, slots=True)
 class NodeWithSlots:
     node: Node
-    slots: list[StoredSlot]
+    slots: list[OfferedSlot]
+    offer: Offer
 
 
 async def enrol_node(pool: Pool, settings: HubSettings, caller: AccountCaller, request: EnrolNode) -> NodeId:
@@ -177,7 +180,7 @@ async def record_boot(
 async def change_node_state(pool: Pool, caller: AccountCaller, node_id: NodeId, change: str) -> NodeWithSlots:
     async with pool.acquire() as conn, conn.transaction():
         node = await node_store.lock_node(conn, node_id)
-        if node is None or not _may_see(caller, node):
+        if node is None or not may_see(caller, node):
             raise NotFound("There is no such node.")
         state = change_node(node.state, change)
         if state is None:
@@ -191,37 +194,10 @@ async def change_node_state(pool: Pool, caller: AccountCaller, node_id: NodeId, 
     return await get_node(pool, caller, node_id)
 
 
-async def set_floor(
-    pool: Pool, caller: AccountCaller, node_id: NodeId, floor_microcredits_per_hour: int
-) -> NodeWithSlots:
-    """The least that a slot of this node is lent for from now on. What runs goes on as it was given."""
-    faults = _list_floor_faults(floor_microcredits_per_hour)
-    if faults:
-        raise InvalidRequest(f"The floor cannot be set: {faults[0]}.")
-    async with pool.acquire() as conn, conn.transaction():
-        node = await node_store.lock_node(conn, node_id)
-        if node is None or not _may_see(caller, node):
-            raise NotFound("There is no such node.")
-        if node.state is NodeState.REMOVED:
-            raise Conflict("A node that is removed lends nothing any more.")
-        if floor_microcredits_per_hour != node.floor_microcredits_per_hour:
-            await node_store.set_floor(conn, id=node_id, floor_microcredits_per_hour=floor_microcredits_per_hour)
-            body = {
-                "floor_microcredits_per_hour": floor_microcredits_per_hour,
-                "before": node.floor_microcredits_per_hour,
-            }
-            await event_store.record_events(
-                conn, [NewEvent(kind="node_floor_set", account_id=node.account_id, node_id=node_id, body=body)]
-            )
-            # Hubs remember what a slot asks for; this makes them read it again.
-            await hub_store.record_change(conn, ChangeKind.NODE, node_id)
-    return await get_node(pool, caller, node_id)
-
-
 async def get_node(pool: Pool, caller: AccountCaller, node_id: NodeId) -> NodeWithSlots:
     async with pool.acquire() as conn:
         node = await node_store.find_node(conn, node_id)
-        if node is None or not _may_see(caller, node):
+        if node is None or not may_see(caller, node):
             raise NotFound("There is no such node.")
         return (await _with_slots(conn, [node]))[0]
 
@@ -233,13 +209,17 @@ async def list_nodes(pool: Pool, caller: AccountCaller, *, after: UUID, limit: i
         return await _with_slots(conn, nodes)
 
 
-def _may_see(caller: AccountCaller, node: Node) -> bool:
+def may_see(caller: AccountCaller, node: Node) -> bool:
     return node.account_id == caller.account_id or Role.OPERATOR in caller.roles
 
 
 async def _with_slots(conn: Connection, nodes: list[Node]) -> list[NodeWithSlots]:
-    slots = await node_store.list_slots(conn, [node.id for node in nodes])
-    return [NodeWithSlots(node, [s for s in slots if s.slot.node_id == node.id]) for node in nodes]
+    node_ids = [node.id for node in nodes]
+    offers = await offer_store.list_offers(conn, node_ids)
+    slots: dict[NodeId, list[OfferedSlot]] = {node_id: [] for node_id in node_ids}
+    for offered in await node_store.list_candidates(conn, node_ids):
+        slots[offered.slot.node_id].append(offered)
+    return [NodeWithSlots(node, slots[node.id], offers[node.id]) for node in nodes]
 
 
 def _list_floor_faults(floor: int) -> list[str]:

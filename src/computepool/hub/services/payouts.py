@@ -17,7 +17,7 @@ from computepool.core.payments.cash import Cash, CashTerms, is_currency
 from computepool.core.payments.claim import Claim, Doubt, Payout, judge_payout_claim
 from computepool.core.payments.errors import PaymentRefused, PayoutDetailsMissing, ProviderUnavailable
 from computepool.core.payments.limits import DetailsInForce, find_payout_refusal, find_standing_refusal, is_covered
-from computepool.core.payments.payout import PayoutState, PayoutStep, PayoutWord, plan_payout
+from computepool.core.payments.payout import PAYOUT_LIFE, PayoutState, PayoutStep, PayoutWord
 from computepool.hub.payments.port import CallOutcome, PayoutAnswer, PayoutOrder, Provider, Providers, SubjectKind
 from computepool.hub.services import cash as cash_service
 from computepool.hub.services.callers import AccountCaller
@@ -271,7 +271,7 @@ async def _record_answer(pool: Pool, payout_id: UUID, answer: PayoutAnswer) -> N
     async with pool.acquire() as conn, conn.transaction():
         payout = await _lock(conn, payout_id)
         word = _WORDS[answer.outcome]
-        steps = plan_payout(payout.state, word)
+        steps = PAYOUT_LIFE.plan(payout.state, word)
         if steps is None:
             # The provider's word came before its answer and says otherwise. The word stands, and this is kept.
             await event_store.record_events(conn, [_to_event("payout_answer_contradicts", payout, why=answer.why)])
@@ -294,7 +294,7 @@ async def _take_word(
     failure: str = "",
     by: AccountId | None = None,
 ) -> None:
-    steps = plan_payout(payout.state, word)
+    steps = PAYOUT_LIFE.plan(payout.state, word)
     if not steps:
         raise PaymentRefused(
             f"This payout is {payout.state.value}: it cannot be {word.value} any more.", state=payout.state.value

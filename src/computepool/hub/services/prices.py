@@ -46,6 +46,8 @@ class PriceBook:
 
     def rate(self, candidate: Candidate, ceiling: int | None) -> int:
         """The price of a match, in microcredits per hour. What the slot asks is within the ceiling."""
+        if candidate.slot.welcome is not None:
+            return candidate.price_microcredits_per_hour
         spot = self.find_spot(candidate)
         return price_match(floor=candidate.price_microcredits_per_hour, ceiling=ceiling, spot=spot)
 
@@ -53,7 +55,12 @@ class PriceBook:
         return self._spot_of(self.find_bucket(candidate.slot, candidate.speed_tflops))
 
     def ask(self, slot: Slot, speed_tflops: float, floor: int) -> int:
-        """What a slot with this floor is offered to placement for: where spot has force, for no less than spot."""
+        """What a slot with this floor is offered to placement for: where spot has force, for no less than spot.
+
+        A private pool is lent at its owner's price; one that is the owner's alone, for nothing.
+        """
+        if slot.welcome is not None:
+            return floor if len(slot.welcome) > 1 else 0
         if not self.contested:
             return floor
         bucket = self.find_bucket(slot, speed_tflops)
@@ -89,6 +96,8 @@ def _with_ceiling(need: Requirements, ceiling: int) -> Requirements:
         regions=need.regions,
         isolation=need.isolation,
         ceiling_microcredits_per_hour=ceiling,
+        job_kind=need.job_kind,
+        slice_seconds=need.slice_seconds,
     )
 
 

@@ -27,6 +27,7 @@ from computepool.core.placement.scorers import make_candidate
 from computepool.hub.config import HubSettings
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.market import check_bucket, list_spots
+from computepool.hub.services.offers import find_closed
 from computepool.hub.services.prices import PriceBook
 from computepool.hub.services.submissions import Submission, check_submission
 from computepool.hub.store import hub as hub_store
@@ -58,6 +59,9 @@ class JobQuote:
     spots: dict[Bucket, int]
     # Slots of the caller's own that could run it, where it costs nothing.
     own_slot_count: int
+    # Of other people's private pools that take the caller, and the least that they ask.
+    pool_slot_count: int
+    pool_price_microcredits_per_hour: int | None
     quoted_at: datetime
 
 
@@ -88,6 +92,7 @@ async def quote_job(
     spec = wire_jobs.JobSpec(
         command=("true",),
         requirements=request.requirements,
+        kind=request.kind,
         slice_count=request.slice_count,
         wall_seconds=request.wall_seconds,
     )
@@ -101,6 +106,7 @@ async def quote_job(
             prices.card,
             submission.shape,
             account_id=caller.account_id,
+            closed=await find_closed(conn, now),
             silence_seconds=settings.lease_seconds,
             fleet_max=FLEET_NODES_MAX,
         )
@@ -109,6 +115,7 @@ async def quote_job(
         yesterday = await store.list_points(conn, buckets, since=now - DAY - YESTERDAY_SPAN, until=now - DAY)
     spots = list_spots(prices.card, states)
     views = [_to_view(prices.card, each, states, spots, yesterday.get(each.bucket)) for each in fitting]
+    pool_prices = [each.pool_floor_microcredits_per_hour for each in fitting]
     quote = make_quote(ask, views, fee_ppm=prices.card.fee_ppm)
     return JobQuote(
         quote=_keep_within(quote, submission.hold_microcredits),
@@ -117,6 +124,8 @@ async def quote_job(
         states=states,
         spots=spots,
         own_slot_count=sum(each.own_count for each in fitting),
+        pool_slot_count=sum(each.pool_count for each in fitting),
+        pool_price_microcredits_per_hour=min((price for price in pool_prices if price is not None), default=None),
         quoted_at=now,
     )
 

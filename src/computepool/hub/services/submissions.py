@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -87,7 +87,10 @@ class Placing(Protocol):
 
     def count_shapes(self, account_id: AccountId) -> int: ...
 
-    def take_slot(self, shape: Shape, wish: Wish) -> Candidate | None:
+    def is_pooled(self, account_id: AccountId) -> bool:
+        """Whether slots may be free for this account that are not for others."""
+
+    def take_slot(self, shape: Shape, wish: Wish, account_id: AccountId) -> Candidate | None:
         """A free slot for a slice that nobody waits in front of; it is the caller's from now on."""
 
     def give_slot(self, candidate: Candidate) -> None:
@@ -113,7 +116,7 @@ def check_submission(
 ) -> Submission:
     """Everything that can be said about a request without looking anything up."""
     spec = _to_spec(request)
-    faults = list_faults(spec, now=clock.now())
+    faults = [*list_faults(spec, now=clock.now()), *_list_kind_faults(request.kind, prices)]
     if faults:
         raise InvalidSpec("The job cannot be taken: " + "; ".join(faults) + ".", faults=faults)
     refusal = find_class_refusal(spec.priority_class, caller.priority_class_max)
@@ -329,16 +332,17 @@ class _Newborn:
         self.grants: list[Grant] = []
 
     def take_slots(self, jobs: Mapping[int, NewJob], submissions: Sequence[Submission], leases: Leases) -> None:
-        """In the order of arrival; a shape that found nothing is not asked for again."""
-        barren: set[tuple[ShapeId, Wish]] = set()
+        """In the order of arrival; a shape that found nothing is not asked for again, but by those with pools."""
+        barren: set[tuple[ShapeId, Wish, AccountId | None]] = set()
         for i, job in jobs.items():
             wish = leases.wish_of(job.id)
+            asked = (job.shape_id, wish, job.account_id if self._placing.is_pooled(job.account_id) else None)
             for slice_index in range(min(job.slice_count, GRANTS_MAX - len(self.grants))):
-                if (job.shape_id, wish) in barren:
+                if asked in barren:
                     break
-                candidate = self._placing.take_slot(submissions[i].shape, wish)
+                candidate = self._placing.take_slot(submissions[i].shape, wish, job.account_id)
                 if candidate is None:
-                    barren.add((job.shape_id, wish))
+                    barren.add(asked)
                     break
                 self._lease(job, slice_index, candidate, submissions[i].shape, leases)
 
@@ -478,7 +482,7 @@ def _to_job(job: NewJob, submission: Submission, created_at: datetime, leased_co
         id=job.id,
         account_id=job.account_id,
         name=job.name,
-        spec={"requirements": submission.request.requirements},
+        spec={"requirements": submission.request.requirements, "kind": submission.request.kind},
         shape_id=job.shape_id,
         priority=job.priority,
         slice_count=job.slice_count,
@@ -523,7 +527,7 @@ def _to_spec(request: wire.JobSpec) -> JobSpec:
         script=request.script,
         files=tuple(InputFile(f.path, f.sha256, f.size_bytes, f.executable) for f in request.files),
         env=request.env,
-        requirements=_to_requirements(request.requirements),
+        requirements=_to_requirements(request),
         slice_count=request.slice_count,
         retries=request.retries,
         wall_seconds=request.wall_seconds,
@@ -535,5 +539,11 @@ def _to_spec(request: wire.JobSpec) -> JobSpec:
     )
 
 
-def _to_requirements(need: wire.Requirements) -> Requirements:
-    return Requirements(*msgspec.structs.astuple(need))
+def _to_requirements(request: wire.JobSpec) -> Requirements:
+    fields: tuple[Any, ...] = msgspec.structs.astuple(request.requirements)
+    return Requirements(*(*fields, request.kind, request.wall_seconds))
+
+
+def _list_kind_faults(kind: str, prices: PriceBook) -> list[str]:
+    known = prices.card.kinds
+    return [] if kind in known else [f"kind {kind[:64]!r} is unknown; there are {', '.join(sorted(known))}"]

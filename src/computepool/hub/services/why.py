@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,7 @@ from computepool.core.ids import AccountId, JobId, NodeId, SlotName
 from computepool.core.jobs.ending import End, Ended, explain_end
 from computepool.core.jobs.spec import Requirements
 from computepool.core.jobs.state import SliceState
+from computepool.core.market.offers import DEFAULT_KIND, Audience, Schedule, is_private
 from computepool.core.nodes.state import is_online
 from computepool.core.placement.choice import Ranked, rank_candidates, say_choice
 from computepool.core.placement.explain import (
@@ -37,6 +39,7 @@ from computepool.hub.config import HubSettings
 from computepool.hub.services import jobs as job_service
 from computepool.hub.services import nodes as node_service
 from computepool.hub.services.callers import AccountCaller
+from computepool.hub.services.offers import find_closed
 from computepool.hub.store import why as why_store
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.jobs import Job
@@ -155,19 +158,36 @@ async def explain_node(pool: Pool, settings: HubSettings, caller: AccountCaller,
     found = await node_service.get_node(pool, caller, node_id)
     node = found.node
     online = is_online(node.last_seen_at, now=clock.now(), silence_seconds_max=settings.lease_seconds)
+    offer, now = found.offer, clock.now()
+    welcome = {node.account_id, *offer.named} if is_private(offer) else None
     async with pool.acquire() as conn:
-        backlog = await why_store.list_backlog(conn, shapes_max=BACKLOG_SHAPES_MAX, count_max=BACKLOG_SLICES_MAX)
+        backlog = await why_store.list_backlog(
+            conn, welcome=welcome, shapes_max=BACKLOG_SHAPES_MAX, count_max=BACKLOG_SLICES_MAX
+        )
+    closed = offer.schedule is not None and not offer.schedule.is_open(now)
     facts = NodeFacts(
         state=node.state,
         online=online,
         seen=node.last_seen_at is not None,
         slots=[(stored.slot, stored.busy) for stored in found.slots],
         floor_microcredits_per_hour=node.floor_microcredits_per_hour,
+        closed=closed,
+        opens_at=_find_opening(offer.schedule, now) if closed else None,
+        is_own_pool=offer.audience is Audience.OWN,
     )
-    full = len(backlog) >= BACKLOG_SHAPES_MAX or any(each.slice_count >= BACKLOG_SLICES_MAX for each in backlog)
+    counts: Counter[Shape] = Counter()
+    for each in backlog:
+        counts[each.shape] += each.slice_count
+    full = len(counts) >= BACKLOG_SHAPES_MAX or any(count >= BACKLOG_SLICES_MAX for count in counts.values())
     # Many shapes against many slots: the loop goes on serving others meanwhile.
     idleness = await asyncio.to_thread(explain_idle, facts, backlog)
     return NodeStory(node, online, len(found.slots), idleness, waiting_is_more=full)
+
+
+def _find_opening(schedule: Schedule | None, now: datetime) -> datetime | None:
+    """On the owner's clock."""
+    opens_at = schedule.next_open_at(now) if schedule is not None else None
+    return opens_at.astimezone(schedule.zone) if schedule is not None and opens_at is not None else None
 
 
 def find_telling(slices: Sequence[SliceFacts]) -> SliceFacts | None:
@@ -186,7 +206,7 @@ async def _explain_queue(
 ) -> Waiting:
     first = min(queued, key=lambda each: (-each.priority, each.queued_at))
     async with pool.acquire() as conn:
-        classes = await _list_classes(conn, settings, to_shape(need), viewer_id)
+        classes = await _list_classes(conn, settings, to_shape(need), job.account_id, viewer_id)
         turn = await _find_turn(conn, job, first)
     explanation = await asyncio.to_thread(explain_waiting, need, classes)
     looked_at = sum(each.slot_count for each in classes)
@@ -225,16 +245,19 @@ def _cut(count: int, most: int) -> Counted:
 
 
 async def _list_classes(
-    conn: Connection, settings: HubSettings, shape: Shape, viewer_id: AccountId | None
+    conn: Connection, settings: HubSettings, shape: Shape, account_id: AccountId, viewer_id: AccountId | None
 ) -> list[SlotClass]:
     """In exact steps, unless the fleet is so varied and the request so large that this would be a long list."""
+    closed = await find_closed(conn, clock.now())
     found: list[SlotClass] = []
     for levels in CLASS_LEVELS:
         found = await why_store.list_slot_classes(
             conn,
             shape,
             choose_steps(shape, levels),
+            account_id=account_id,
             viewer_id=viewer_id,
+            closed=closed,
             silence_seconds=settings.lease_seconds,
             fleet_max=FLEET_SLOTS_MAX,
             limit=None if levels == CLASS_LEVELS[-1] else CLASSES_MAX + 1,
@@ -255,7 +278,12 @@ async def _tell_slice(
 ) -> SliceStory:
     async with pool.acquire() as conn:
         attempts = await why_store.list_attempts(
-            conn, job_id=job.id, slice_index=slice_.slice_index, viewer_id=viewer_id, limit=ATTEMPTS_MAX
+            conn,
+            job_id=job.id,
+            slice_index=slice_.slice_index,
+            account_id=job.account_id,
+            viewer_id=viewer_id,
+            limit=ATTEMPTS_MAX,
         )
         choice = None
         # Where an attempt died nobody asks why it was there; where it runs or ran well, the table tells.
@@ -282,7 +310,9 @@ async def _explain_choice(
         weights.under(job.prefer),
         job_class=to_job_class(gpu=shape.gpu),
         chosen=(attempt.node_id, attempt.slot_name),
+        account_id=job.account_id,
         viewer_id=viewer_id,
+        closed=await find_closed(conn, now),
         silence_seconds=settings.lease_seconds,
         fleet_max=FLEET_NODES_MAX,
         limit=SCORED_MAX,
@@ -339,10 +369,16 @@ def _tell_attempt(job: Job, need: Requirements, slice_: SliceFacts, attempt: Att
                 wall_seconds=job.wall_seconds,
             )
         )
-    margins = list_margins(need, attempt.slot, attempt.floor_microcredits_per_hour) if attempt.slot else ()
+    margins: tuple[Margin, ...] = ()
+    if attempt.slot is not None:
+        margins = list_margins(need, attempt.slot, attempt.floor_microcredits_per_hour, account_id=job.account_id)
     return AttemptStory(attempt, end, margins)
 
 
 def _to_requirements(job: Job) -> Requirements:
     asked = msgspec.convert(job.spec.get("requirements", {}), wire.Requirements)
-    return Requirements(**{name: getattr(asked, name) for name in asked.__struct_fields__})
+    return Requirements(
+        **{name: getattr(asked, name) for name in asked.__struct_fields__},
+        job_kind=job.spec.get("kind", DEFAULT_KIND),
+        slice_seconds=job.wall_seconds,
+    )

@@ -91,6 +91,12 @@ async def find_account_by_email(conn: Connection, email: str) -> Account | None:
     return _to_account(await _q.find_account_by_email(conn, email=email))
 
 
+async def list_named(conn: Connection, *, emails: Iterable[str], ids: Iterable[UUID]) -> dict[AccountId, str]:
+    """The addresses of those that there are."""
+    rows = _q.list_named(conn, emails=list(emails), ids=list(ids))
+    return {row["id"]: row["email"] async for row in rows}
+
+
 async def find_first_operator(conn: Connection) -> Account | None:
     return _to_account(await _q.find_first_operator(conn))
 

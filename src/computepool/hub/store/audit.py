@@ -11,6 +11,7 @@ from computepool.core.ledger.accounts import AccountKind
 from computepool.core.ledger.audit import AuditRow, Batch
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.queries import load_queries
+from computepool.hub.store.records import read_record
 
 _q = load_queries("audit")
 
@@ -99,35 +100,9 @@ async def list_kind_totals(conn: Connection) -> dict[AccountKind, KindTotal]:
 
 
 def _to_batch(row: Any) -> StoredBatch:
-    return StoredBatch(
-        Batch(
-            number=row["number"],
-            first_id=row["first_id"],
-            last_id=row["last_id"],
-            row_count=row["row_count"],
-            amount_sum=row["amount_sum"],
-            first_at_microseconds=row["first_us"],
-            last_at_microseconds=row["last_us"],
-            previous_sha256=row["previous_sha256"],
-            sha256=row["sha256"],
-            fingerprints=row["fingerprints"],
-        ),
-        row["sealed_at"],
-    )
+    batch = read_record(Batch, row, first_at_microseconds=row["first_us"], last_at_microseconds=row["last_us"])
+    return StoredBatch(batch, row["sealed_at"])
 
 
 def _to_row(row: Any) -> AuditRow:
-    return AuditRow(
-        id=row["id"],
-        key=row["key"],
-        leg=row["leg"],
-        kind=row["kind"],
-        source_id=row["source_id"],
-        target_id=row["target_id"],
-        amount=row["amount"],
-        at_microseconds=row["at_us"],
-        job_id=row["job_id"],
-        attempt_id=row["attempt_id"],
-        payout_id=row["payout_id"],
-        top_up_id=row["top_up_id"],
-    )
+    return read_record(AuditRow, row, at_microseconds=row["at_us"])

@@ -13,6 +13,7 @@ from computepool.core.ledger.period import Period
 from computepool.core.ledger.transfer import TransferKind
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.queries import load_queries
+from computepool.hub.store.records import read_record
 
 _q = load_queries("books")
 
@@ -61,25 +62,12 @@ async def list_moved(conn: Connection, period: Period) -> list[KindLine]:
 
 async def list_sent_payouts(conn: Connection, period: Period, *, limit: int) -> list[SentPayout]:
     rows = _q.list_sent_payouts(conn, since=period.since, until=period.until, limit_count=limit)
-    return [
-        SentPayout(
-            id=row["id"],
-            account_id=row["account_id"],
-            provider=row["provider"],
-            currency=row["currency"],
-            amount_minor=row["amount_minor"],
-            amount_microcredits=row["amount_microcredits"],
-            region=row["region"],
-            destination=row["destination"],
-            sent_at=row["sent_at"],
-        )
-        async for row in rows
-    ]
+    return [read_record(SentPayout, row) async for row in rows]
 
 
 async def list_charge_differences(conn: Connection, period: Period, *, limit: int) -> list[ChargeDifference]:
     rows = _q.list_charge_differences(conn, since=period.since, until=period.until, limit_count=limit)
-    return [ChargeDifference(row["job_id"], row["party"], row["charged"], row["settled"]) async for row in rows]
+    return [read_record(ChargeDifference, row) async for row in rows]
 
 
 async def insert_closing(conn: Connection, *, day: date, closed_by: AccountId, sha256: bytes) -> bool:
@@ -89,4 +77,4 @@ async def insert_closing(conn: Connection, *, day: date, closed_by: AccountId, s
 
 async def find_closing(conn: Connection, day: date) -> Closing | None:
     row = await _q.find_closing(conn, day=day)
-    return Closing(row["day"], row["closed_at"], row["closed_by"], row["sha256"]) if row else None
+    return read_record(Closing, row) if row else None

@@ -19,7 +19,7 @@ import msgspec
 from computepool.core.errors import HubUnavailable, NotFound
 from computepool.core.ids import AccountId, JobId
 from computepool.core.ledger.accounts import LedgerAccount, account_from_id, accounts_of
-from computepool.core.ledger.amount import BALANCE_MAX, Microcredits
+from computepool.core.ledger.amount import BALANCE_MAX
 from computepool.core.ledger.books import Draft, Outcome, Recomputed, to_postings
 from computepool.core.ledger.checkpoint import Checkpoint
 from computepool.core.ledger.refusal import Refusal
@@ -27,6 +27,7 @@ from computepool.core.ledger.transfer import Posting, Transfer, TransferKind, he
 from computepool.hub.store.arrays import to_array, to_text_array
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.queries import load_queries
+from computepool.hub.store.records import read_record
 
 _q = load_queries("ledger")
 
@@ -297,16 +298,10 @@ async def _name_outcomes(
 
 
 def _to_transfer(row: Any) -> Transfer:
-    return Transfer(
-        key=row["key"],
-        leg=row["leg"],
+    return read_record(
+        Transfer,
+        row,
         kind=TransferKind(row["kind"]),
         source=account_from_id(row["source_id"]),
         target=account_from_id(row["target_id"]),
-        amount=Microcredits(row["amount"]),
-        at=row["at"],
-        job_id=row["job_id"],
-        attempt_id=row["attempt_id"],
-        payout_id=row["payout_id"],
-        top_up_id=row["top_up_id"],
     )

@@ -24,6 +24,7 @@ from computepool.core.placement.slot import Slot
 from computepool.core.placement.tier import UNKNOWN_TIER
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.nodes import to_slot
+from computepool.hub.store.offers import Closed
 from computepool.hub.store.queries import load_queries
 
 _q = load_queries("market")
@@ -131,17 +132,20 @@ class CountedFleet:
 
 @dataclass(frozen=True, slots=True)
 class FittingBucket:
-    """The slots of a bucket that pass every gate of a shape, and those of them that its ceiling pays for."""
+    """The public slots of a bucket that pass every gate of a shape, and those of them that its ceiling pays for."""
 
     bucket: Bucket
     slot_count: int
     free_count: int
     affordable_count: int
     affordable_free_count: int
-    # Of the account that asks.
+    # Of the account that asks, public or not.
     own_count: int
     # The lowest.
     floor_microcredits_per_hour: int
+    # Of other people's private pools that take the account for no more than its ceiling, and the least that they ask.
+    pool_count: int
+    pool_floor_microcredits_per_hour: int | None
 
 
 # Rate cards
@@ -196,6 +200,7 @@ async def count_fleet(
     *,
     links: Mapping[AccountId, AccountId],
     watched_ids: Collection[AccountId],
+    closed: Closed,
     silence_seconds: float,
     fleet_max: int,
 ) -> CountedFleet:
@@ -204,6 +209,7 @@ async def count_fleet(
     rows = _q.count_fleet(
         conn,
         **_to_card_arrays(card),
+        **closed.to_arrays(),
         spot_tiers=[bucket.tier for bucket in buckets],
         spot_regions=[bucket.region for bucket in buckets],
         spots=list(spots.values()),
@@ -278,6 +284,7 @@ async def list_fitting_buckets(
     shape: Shape,
     *,
     account_id: AccountId,
+    closed: Closed,
     silence_seconds: float,
     fleet_max: int,
 ) -> list[FittingBucket]:
@@ -285,6 +292,9 @@ async def list_fitting_buckets(
     rows = _q.list_fitting_buckets(
         conn,
         **_to_card_arrays(card),
+        **closed.to_arrays(),
+        job_kind=shape.job_kind,
+        slice_seconds=shape.slice_seconds,
         gpu=shape.gpu,
         vram_bytes=shape.vram_bytes,
         cores=shape.cores,
@@ -307,6 +317,8 @@ async def list_fitting_buckets(
             affordable_free_count=row["affordable_free_count"],
             own_count=row["own_count"],
             floor_microcredits_per_hour=row["floor_microcredits_per_hour"],
+            pool_count=row["pool_count"],
+            pool_floor_microcredits_per_hour=row["pool_floor_microcredits_per_hour"],
         )
         async for row in rows
     ]

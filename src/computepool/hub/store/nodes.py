@@ -10,9 +10,11 @@ from uuid import UUID
 
 from computepool.core.ids import AccountId, NodeId, SlotName
 from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.market.offers import Schedule
 from computepool.core.nodes.state import NodeState
 from computepool.core.placement.slot import Slot, SlotKind
 from computepool.hub.store.connect import Connection
+from computepool.hub.store.offers import to_schedule
 from computepool.hub.store.queries import load_queries
 
 _q = load_queries("nodes")
@@ -49,21 +51,16 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredSlot:
-    slot: Slot
-    busy: bool
-    # None: the node has not measured.
-    declared_tflops: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class OfferedSlot:
-    """A slot with what placement chooses by, as far as its node has said it."""
+    """A slot with what placement chooses by, as far as its node and its owner have said it."""
 
     slot: Slot
     floor_microcredits_per_hour: int
+    # None: the node has not measured.
     declared_tflops: float | None
     busy: bool
+    # Of its node; None: lent at all hours.
+    schedule: Schedule | None = None
 
 
 async def upsert_node(
@@ -133,22 +130,19 @@ async def list_nodes(conn: Connection, *, account_id: AccountId | None, after: U
     return [node async for row in rows if (node := _to_node(row)) is not None]
 
 
-async def list_slots(conn: Connection, node_ids: Iterable[NodeId]) -> list[StoredSlot]:
-    rows = _q.list_slots(conn, node_ids=sorted(node_ids))
-    return [StoredSlot(_to_own_slot(row), row["busy"], row["speed_tflops"]) async for row in rows]
-
-
 async def list_candidates(conn: Connection, node_ids: Iterable[NodeId]) -> list[OfferedSlot]:
     """The slots of these nodes with all that a round chooses by, except how reliable their nodes are."""
     rows = _q.list_candidates(conn, node_ids=sorted(node_ids))
     return [
-        OfferedSlot(_to_own_slot(row), row["floor_microcredits_per_hour"], row["speed_tflops"], row["busy"])
+        OfferedSlot(
+            to_slot(row, node_id=row["node_id"], name=row["name"]),
+            row["floor_microcredits_per_hour"],
+            row["speed_tflops"],
+            row["busy"],
+            to_schedule(row["hours"], row["zone"]),
+        )
         async for row in rows
     ]
-
-
-async def set_floor(conn: Connection, *, id: NodeId, floor_microcredits_per_hour: int) -> None:
-    await _q.set_floor(conn, id=id, floor_microcredits_per_hour=floor_microcredits_per_hour)
 
 
 async def set_state(conn: Connection, *, id: NodeId, state: NodeState) -> None:
@@ -181,12 +175,12 @@ def _to_node(row: Any) -> Node | None:
     return Node(**values)
 
 
-def _to_own_slot(row: Any) -> Slot:
-    return to_slot(row, node_id=row["node_id"], name=row["name"])
-
-
 def to_slot(row: Any, *, node_id: NodeId, name: str) -> Slot:
-    """From any row that has the columns of `slots`, with its node's region and isolation."""
+    """From any row that has the columns of `slots`, with its node's region and isolation and its offer's conditions.
+
+    `welcome` is whom it is for, as far as the query tells; null: anybody, or whoever asks.
+    """
+    welcome = row["welcome"]
     return Slot(
         node_id=node_id,
         name=SlotName(name),
@@ -198,4 +192,7 @@ def to_slot(row: Any, *, node_id: NodeId, name: str) -> Slot:
         disk_bytes=row["disk_bytes"],
         region=row["region"],
         isolation=IsolationLevel(row["isolation"]),
+        slice_seconds_min=row["slice_seconds_min"],
+        job_kinds=frozenset(row["job_kinds"]),
+        welcome=None if welcome is None else frozenset(welcome),
     )

@@ -18,6 +18,7 @@ from computepool.core.payments.payout import PayoutState
 from computepool.core.payments.top_up import TopUpState
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.queries import load_queries
+from computepool.hub.store.records import read_record
 
 _q = load_queries("payments")
 
@@ -191,7 +192,7 @@ async def get_details(conn: Connection, id: UUID) -> PayoutDetails:
 
 
 async def list_details(conn: Connection, ids: Iterable[UUID]) -> Mapping[UUID, PayoutDetails]:
-    found = [_read_details(row) async for row in _q.list_details(conn, ids=sorted(set(ids)))]
+    found = [PayoutDetails(**row) async for row in _q.list_details(conn, ids=sorted(set(ids)))]
     return {details.id: details for details in found}
 
 
@@ -315,7 +316,7 @@ async def list_frozen(conn: Connection, account_ids: Iterable[AccountId]) -> Map
 
 async def list_freezes(conn: Connection, *, after: UUID, limit: int) -> list[Freeze]:
     rows = _q.list_freezes(conn, after=after, limit_count=limit)
-    return [Freeze(row["account_id"], row["why"], row["top_up_id"], row["frozen_at"]) async for row in rows]
+    return [read_record(Freeze, row) async for row in rows]
 
 
 # Words of providers
@@ -389,30 +390,7 @@ def _to_top_up(row: Any) -> StoredTopUp | None:
 
 
 def _read_top_up(row: Any) -> StoredTopUp:
-    return StoredTopUp(
-        id=row["id"],
-        account_id=row["account_id"],
-        provider=row["provider"],
-        cash=_read_cash(row),
-        state=TopUpState(row["state"]),
-        provider_reference=row["provider_reference"],
-        pay_url=row["pay_url"],
-        instructions=row["instructions"],
-        created_at=row["created_at"],
-        paid_at=row["paid_at"],
-        paid_back_at=row["paid_back_at"],
-    )
-
-
-def _read_details(row: Any) -> PayoutDetails:
-    return PayoutDetails(
-        id=row["id"],
-        account_id=row["account_id"],
-        region=row["region"],
-        currency=row["currency"],
-        destination=row["destination"],
-        created_at=row["created_at"],
-    )
+    return read_record(StoredTopUp, row, cash=_read_cash(row), state=TopUpState(row["state"]))
 
 
 def _to_payout(row: Any) -> StoredPayout | None:
@@ -420,24 +398,7 @@ def _to_payout(row: Any) -> StoredPayout | None:
 
 
 def _read_payout(row: Any) -> StoredPayout:
-    return StoredPayout(
-        id=row["id"],
-        account_id=row["account_id"],
-        asked_microcredits=row["asked_microcredits"],
-        provider=row["provider"],
-        details_id=row["details_id"],
-        cash=_read_cash(row),
-        state=PayoutState(row["state"]),
-        provider_reference=row["provider_reference"],
-        failure=row["failure"],
-        created_at=row["created_at"],
-        approved_at=row["approved_at"],
-        sent_at=row["sent_at"],
-        acknowledged_at=row["acknowledged_at"],
-        confirmed_at=row["confirmed_at"],
-        returned_at=row["returned_at"],
-        failed_at=row["failed_at"],
-    )
+    return read_record(StoredPayout, row, cash=_read_cash(row), state=PayoutState(row["state"]))
 
 
 def _read_cash(row: Any) -> Cash:
@@ -445,13 +406,6 @@ def _read_cash(row: Any) -> Cash:
 
 
 def _read_event(row: Any) -> StoredProviderEvent:
-    claim = Claim(row["kind"], row["subject_id"], row["currency"], row["amount_minor"], row["reference"])
-    return StoredProviderEvent(
-        provider=row["provider"],
-        event_id=row["event_id"],
-        claim=claim,
-        body_sha256=row["body_sha256"],
-        verdict=Verdict(row["verdict"]),
-        doubt=Doubt(row["doubt"]) if row["doubt"] else None,
-        received_at=row["received_at"],
-    )
+    claim = read_record(Claim, row)
+    doubt = Doubt(row["doubt"]) if row["doubt"] else None
+    return read_record(StoredProviderEvent, row, claim=claim, verdict=Verdict(row["verdict"]), doubt=doubt)

@@ -96,6 +96,11 @@ CREATE TYPE public.node_state AS ENUM (
     'draining',
     'removed'
 );
+CREATE TYPE public.offer_audience AS ENUM (
+    'anyone',
+    'own',
+    'named'
+);
 CREATE TYPE public.payout_state AS ENUM (
     'requested',
     'reserved',
@@ -538,6 +543,21 @@ CREATE TABLE public.nodes (
     floor_microcredits_per_hour bigint DEFAULT 0 NOT NULL,
     CONSTRAINT nodes_floor_check CHECK ((floor_microcredits_per_hour >= 0))
 );
+CREATE TABLE public.offers (
+    node_id uuid NOT NULL,
+    hours bytea,
+    zone text,
+    seconds_min integer DEFAULT 0 NOT NULL,
+    kinds text[] DEFAULT '{}'::text[] NOT NULL,
+    audience public.offer_audience DEFAULT 'anyone'::public.offer_audience NOT NULL,
+    named uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    set_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT offers_hours_check CHECK (((octet_length(hours) = 21) AND (hours <> decode(repeat('00'::text, 21), 'hex'::text)))),
+    CONSTRAINT offers_kinds_check CHECK (((cardinality(kinds) <= 32) AND (array_position(kinds, NULL::text) IS NULL))),
+    CONSTRAINT offers_named_check CHECK ((((audience = 'named'::public.offer_audience) = (cardinality(named) > 0)) AND (cardinality(named) <= 100) AND (array_position(named, NULL::uuid) IS NULL))),
+    CONSTRAINT offers_seconds_check CHECK ((seconds_min = ANY (ARRAY[0, 10, 60, 300, 1800, 3600, 14400]))),
+    CONSTRAINT offers_zone_check CHECK (((hours IS NULL) = (zone IS NULL)))
+);
 CREATE TABLE public.payout_details (
     id uuid NOT NULL,
     account_id uuid NOT NULL,
@@ -613,6 +633,71 @@ CREATE TABLE public.provider_events (
     CONSTRAINT provider_events_doubt_check CHECK (((verdict = 'refused'::public.claim_verdict) = (doubt IS NOT NULL))),
     CONSTRAINT provider_events_reviewed_check CHECK (((reviewed_at IS NULL) = (reviewed_by IS NULL)))
 );
+CREATE TABLE public.slices (
+    job_id uuid NOT NULL,
+    slice_index integer NOT NULL,
+    shape_id integer NOT NULL,
+    priority smallint NOT NULL,
+    state public.slice_state DEFAULT 'queued'::public.slice_state NOT NULL,
+    attempt_count integer DEFAULT 0 NOT NULL,
+    failure_count integer DEFAULT 0 NOT NULL,
+    avoid_node_id uuid,
+    cause public.failure_cause,
+    accepted_attempt_id uuid,
+    queued_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    finished_at timestamp with time zone,
+    account_id uuid NOT NULL,
+    priority_class public.priority_class DEFAULT 'normal'::public.priority_class NOT NULL,
+    killed_count smallint DEFAULT 0 NOT NULL,
+    raised_at timestamp with time zone,
+    CONSTRAINT slices_accepted_check CHECK (((state = 'succeeded'::public.slice_state) = (accepted_attempt_id IS NOT NULL))),
+    CONSTRAINT slices_cause_check CHECK (((cause IS NOT NULL) = (state = ANY (ARRAY['failed'::public.slice_state, 'cancelled'::public.slice_state])))),
+    CONSTRAINT slices_finished_check CHECK (((state = ANY (ARRAY['succeeded'::public.slice_state, 'failed'::public.slice_state, 'cancelled'::public.slice_state])) = (finished_at IS NOT NULL)))
+)
+WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.01', autovacuum_analyze_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+CREATE VIEW public.queued_runs AS
+ WITH RECURSIVE runs AS (
+        ( SELECT slices.shape_id,
+            slices.priority_class,
+            slices.account_id
+           FROM public.slices
+          WHERE (slices.state = 'queued'::public.slice_state)
+          ORDER BY slices.shape_id, slices.priority_class DESC, slices.account_id
+         LIMIT 1)
+        UNION ALL
+         SELECT n.shape_id,
+            n.priority_class,
+            n.account_id
+           FROM (runs r
+             CROSS JOIN LATERAL (( SELECT s.shape_id,
+                    s.priority_class,
+                    s.account_id
+                   FROM public.slices s
+                  WHERE ((s.state = 'queued'::public.slice_state) AND (s.shape_id = r.shape_id) AND (s.priority_class = r.priority_class) AND (s.account_id > r.account_id))
+                  ORDER BY s.shape_id, s.priority_class DESC, s.account_id
+                 LIMIT 1)
+                UNION ALL
+                ( SELECT s.shape_id,
+                    s.priority_class,
+                    s.account_id
+                   FROM public.slices s
+                  WHERE ((s.state = 'queued'::public.slice_state) AND (s.shape_id = r.shape_id) AND (s.priority_class < r.priority_class))
+                  ORDER BY s.shape_id, s.priority_class DESC, s.account_id
+                 LIMIT 1)
+                UNION ALL
+                ( SELECT s.shape_id,
+                    s.priority_class,
+                    s.account_id
+                   FROM public.slices s
+                  WHERE ((s.state = 'queued'::public.slice_state) AND (s.shape_id > r.shape_id))
+                  ORDER BY s.shape_id, s.priority_class DESC, s.account_id
+                 LIMIT 1)
+         LIMIT 1) n)
+        )
+ SELECT shape_id,
+    priority_class,
+    account_id
+   FROM runs;
 CREATE TABLE public.rate_cards (
     version text NOT NULL,
     content text NOT NULL,
@@ -645,7 +730,10 @@ CREATE TABLE public.shapes (
     tiers text[] NOT NULL,
     regions text[] NOT NULL,
     isolation public.isolation_level NOT NULL,
-    ceiling_microcredits_per_hour bigint
+    ceiling_microcredits_per_hour bigint,
+    job_kind text DEFAULT 'compute'::text NOT NULL,
+    slice_seconds integer DEFAULT 0 NOT NULL,
+    CONSTRAINT shapes_slice_seconds_check CHECK ((slice_seconds >= 0))
 );
 ALTER TABLE public.shapes ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME public.shapes_id_seq
@@ -662,28 +750,6 @@ CREATE TABLE public.sign_in_links (
     expires_at timestamp with time zone NOT NULL,
     used_at timestamp with time zone
 );
-CREATE TABLE public.slices (
-    job_id uuid NOT NULL,
-    slice_index integer NOT NULL,
-    shape_id integer NOT NULL,
-    priority smallint NOT NULL,
-    state public.slice_state DEFAULT 'queued'::public.slice_state NOT NULL,
-    attempt_count integer DEFAULT 0 NOT NULL,
-    failure_count integer DEFAULT 0 NOT NULL,
-    avoid_node_id uuid,
-    cause public.failure_cause,
-    accepted_attempt_id uuid,
-    queued_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    finished_at timestamp with time zone,
-    account_id uuid NOT NULL,
-    priority_class public.priority_class DEFAULT 'normal'::public.priority_class NOT NULL,
-    killed_count smallint DEFAULT 0 NOT NULL,
-    raised_at timestamp with time zone,
-    CONSTRAINT slices_accepted_check CHECK (((state = 'succeeded'::public.slice_state) = (accepted_attempt_id IS NOT NULL))),
-    CONSTRAINT slices_cause_check CHECK (((cause IS NOT NULL) = (state = ANY (ARRAY['failed'::public.slice_state, 'cancelled'::public.slice_state])))),
-    CONSTRAINT slices_finished_check CHECK (((state = ANY (ARRAY['succeeded'::public.slice_state, 'failed'::public.slice_state, 'cancelled'::public.slice_state])) = (finished_at IS NOT NULL)))
-)
-WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.01', autovacuum_analyze_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
 CREATE TABLE public.slots (
     node_id uuid NOT NULL,
     name text NOT NULL,
@@ -814,6 +880,8 @@ ALTER TABLE ONLY public.nodes
     ADD CONSTRAINT nodes_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.nodes
     ADD CONSTRAINT nodes_public_key_unique UNIQUE (public_key);
+ALTER TABLE ONLY public.offers
+    ADD CONSTRAINT offers_pkey PRIMARY KEY (node_id);
 ALTER TABLE ONLY public.payout_details
     ADD CONSTRAINT payout_details_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.payouts
@@ -878,6 +946,7 @@ CREATE INDEX ledger_transfers_range_idx ON public.ledger_transfers USING brin (i
 CREATE INDEX ledger_transfers_source_idx ON public.ledger_transfers USING btree (source_id, id) WHERE ((source_id !~~ 'fee/%'::text) AND (source_id !~~ 'world/%'::text));
 CREATE INDEX ledger_transfers_target_idx ON public.ledger_transfers USING btree (target_id, id) WHERE ((target_id !~~ 'fee/%'::text) AND (target_id !~~ 'world/%'::text) AND (kind <> ALL (ARRAY['hold'::public.ledger_transfer_kind, 'refund'::public.ledger_transfer_kind])));
 CREATE INDEX nodes_account_idx ON public.nodes USING btree (account_id, id);
+CREATE INDEX offers_hours_idx ON public.offers USING btree (hours, zone) WHERE (hours IS NOT NULL);
 CREATE INDEX payout_details_account_idx ON public.payout_details USING btree (account_id, created_at);
 CREATE INDEX payouts_account_idx ON public.payouts USING btree (account_id, id);
 CREATE INDEX payouts_day_idx ON public.payouts USING btree (account_id, created_at);
@@ -928,6 +997,8 @@ ALTER TABLE ONLY public.invites
     ADD CONSTRAINT invites_used_by_fkey FOREIGN KEY (used_by) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.nodes
     ADD CONSTRAINT nodes_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.offers
+    ADD CONSTRAINT offers_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);
 ALTER TABLE ONLY public.payout_details
     ADD CONSTRAINT payout_details_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.payouts

@@ -42,6 +42,8 @@ async def _upsert(conn: Connection, shape: Shape) -> ShapeId:
             regions=list(shape.regions),
             isolation=shape.isolation,
             ceiling_microcredits_per_hour=shape.ceiling_microcredits_per_hour,
+            job_kind=shape.job_kind,
+            slice_seconds=shape.slice_seconds,
         )
     )
 
@@ -62,4 +64,6 @@ def to_shape(row: Any) -> Shape:
         regions=tuple(row["regions"]),
         isolation=IsolationLevel(row["isolation"]),
         ceiling_microcredits_per_hour=row["ceiling_microcredits_per_hour"],
+        job_kind=row["job_kind"],
+        slice_seconds=row["slice_seconds"],
     )

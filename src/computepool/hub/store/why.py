@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -21,6 +22,7 @@ from computepool.core.placement.weights import Weights
 from computepool.core.trust.reputation import Reliability
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.nodes import to_slot
+from computepool.hub.store.offers import Closed
 from computepool.hub.store.queries import load_queries
 from computepool.hub.store.shapes import to_shape
 
@@ -108,14 +110,21 @@ async def list_slot_classes(
     shape: Shape,
     steps: Steps,
     *,
+    account_id: AccountId,
     viewer_id: AccountId | None,
+    closed: Closed,
     silence_seconds: float,
     fleet_max: int,
     limit: int | None,
 ) -> list[SlotClass]:
-    """`viewer_id` is whose nodes may be named; None names all. `fleet_max` is how many slots are looked at."""
+    """As work of this account sees them. `viewer_id` is whose nodes may be named; None names all. `fleet_max` is how
+    many slots are looked at."""
     rows = _q.list_slot_classes(
         conn,
+        **closed.to_arrays(),
+        account_id=account_id,
+        job_kind=shape.job_kind,
+        slice_seconds=shape.slice_seconds,
         isolation=shape.isolation,
         vram_bytes=shape.vram_bytes,
         vram_step=steps.vram_bytes,
@@ -141,6 +150,7 @@ async def list_slot_classes(
             price_microcredits_per_hour=row["price_microcredits_per_hour"],
             node_name=row["node_name"],
             last_seen_at=row["last_seen_at"],
+            opens_at=row["opens_at"],
         )
         async for row in rows
     ]
@@ -205,7 +215,9 @@ async def list_fitting(
     *,
     job_class: str,
     chosen: tuple[NodeId, str],
+    account_id: AccountId,
     viewer_id: AccountId | None,
+    closed: Closed,
     silence_seconds: float,
     fleet_max: int,
     limit: int,
@@ -216,6 +228,10 @@ async def list_fitting(
         row
         async for row in _q.list_fitting(
             conn,
+            **closed.to_arrays(),
+            account_id=account_id,
+            job_kind=shape.job_kind,
+            slice_seconds=shape.slice_seconds,
             node_id=chosen[0],
             slot=chosen[1],
             job_class=job_class,
@@ -247,15 +263,38 @@ async def list_fitting(
 
 
 async def list_attempts(
-    conn: Connection, *, job_id: JobId, slice_index: int, viewer_id: AccountId | None, limit: int
+    conn: Connection,
+    *,
+    job_id: JobId,
+    slice_index: int,
+    account_id: AccountId,
+    viewer_id: AccountId | None,
+    limit: int,
 ) -> list[AttemptFacts]:
-    rows = _q.list_attempts(conn, job_id=job_id, slice_index=slice_index, viewer_id=viewer_id, limit_count=limit)
+    """`account_id` is whose job it is."""
+    rows = _q.list_attempts(
+        conn,
+        job_id=job_id,
+        slice_index=slice_index,
+        account_id=account_id,
+        viewer_id=viewer_id,
+        limit_count=limit,
+    )
     return [_to_attempt(row) async for row in rows]
 
 
-async def list_backlog(conn: Connection, *, shapes_max: int, count_max: int) -> list[Backlog]:
-    rows = _q.list_backlog(conn, shapes_max=shapes_max, count_max=count_max)
-    return [Backlog(to_shape(row), row["slice_count"]) async for row in rows]
+async def list_backlog(
+    conn: Connection, *, welcome: Collection[AccountId] | None, shapes_max: int, count_max: int
+) -> list[Backlog]:
+    """What waits, by shape; where a node is for some accounts only, theirs apart from the others'."""
+    rows = _q.list_backlog(conn, account_ids=sorted(welcome or ()), shapes_max=shapes_max, count_max=count_max)
+    found = []
+    async for row in rows:
+        shape, count = to_shape(row), row["slice_count"]
+        named = count if welcome is None else min(count, row["named_count"])
+        found += [Backlog(shape, named)] if named else []
+        found += [Backlog(shape, count - named, is_welcome=False)] if named < count else []
+    return found
 
 
 def _to_fitting(row: Any) -> FittingSlot:

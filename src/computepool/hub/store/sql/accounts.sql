@@ -9,6 +9,11 @@ SELECT * FROM accounts WHERE id = :id;
 -- name: find_account_by_email^
 SELECT * FROM accounts WHERE email = :email;
 
+-- name: list_named
+SELECT id, email FROM accounts WHERE email = ANY(:emails::text[])
+UNION
+SELECT id, email FROM accounts WHERE id = ANY(:ids::uuid[]);
+
 -- name: find_first_operator^
 SELECT * FROM accounts WHERE 'operator' = ANY(roles) ORDER BY id LIMIT 1;
 

@@ -20,27 +20,9 @@ SELECT ticked_at FROM market_clock;
 INSERT INTO market_clock (ticked_at) VALUES (:at) ON CONFLICT (only_row) DO UPDATE SET ticked_at = excluded.ticked_at;
 
 -- name: list_waiting
--- Whose slices wait, and how many, up to so many of each run. Walks from one run of slices_queue_idx to the next, as
--- list_runs does, and counts within each.
-WITH RECURSIVE runs AS (
-    (SELECT shape_id, priority_class, account_id FROM slices WHERE state = 'queued'
-      ORDER BY shape_id, priority_class DESC, account_id LIMIT 1)
-    UNION ALL
-    SELECT n.shape_id, n.priority_class, n.account_id FROM runs r CROSS JOIN LATERAL (
-        (SELECT s.shape_id, s.priority_class, s.account_id FROM slices s
-          WHERE s.state = 'queued' AND s.shape_id = r.shape_id AND s.priority_class = r.priority_class
-            AND s.account_id > r.account_id
-          ORDER BY s.shape_id, s.priority_class DESC, s.account_id LIMIT 1)
-        UNION ALL
-        (SELECT s.shape_id, s.priority_class, s.account_id FROM slices s
-          WHERE s.state = 'queued' AND s.shape_id = r.shape_id AND s.priority_class < r.priority_class
-          ORDER BY s.shape_id, s.priority_class DESC, s.account_id LIMIT 1)
-        UNION ALL
-        (SELECT s.shape_id, s.priority_class, s.account_id FROM slices s
-          WHERE s.state = 'queued' AND s.shape_id > r.shape_id
-          ORDER BY s.shape_id, s.priority_class DESC, s.account_id LIMIT 1)
-        LIMIT 1) AS n),
-first_runs AS MATERIALIZED (SELECT shape_id, priority_class, account_id FROM runs LIMIT :runs_max::bigint)
+-- Whose slices wait, and how many, up to so many of each run; counted within each run of slices_queue_idx.
+WITH first_runs AS MATERIALIZED (
+    SELECT shape_id, priority_class, account_id FROM queued_runs LIMIT :runs_max::bigint)
 SELECT r.shape_id, r.account_id, sum(c.slice_count)::bigint AS slice_count
   FROM first_runs r CROSS JOIN LATERAL (
     SELECT count(*) AS slice_count FROM (
@@ -58,18 +40,24 @@ SELECT array_agg(DISTINCT account_id) AS account_ids
 
 -- name: count_fleet
 -- The fleet that is lent now, counted in one pass in three ways: by bucket and use (busy, own, ceiling), by bucket and
--- class (what slots are called and where they stand, with the best of each thing that they have), and by bucket and
--- owner, of those who are watched. No row leaves that is not a sum. Buckets are told by their place among those given.
--- Live attempts are found through their partial indexes. A fleet of more nodes than fleet_max is looked at in part.
+-- class (what slots are called, where they stand and what their owners take, with the best of each thing that they
+-- have), and by bucket and owner, of those who are watched. No row leaves that is not a sum. Buckets are told by their
+-- place among those given. Live attempts are found through their partial indexes. A fleet of more nodes than fleet_max
+-- is looked at in part. What is kept for a private pool or closed at this hour is no supply.
 WITH lent AS MATERIALIZED (
-    SELECT id, account_id, region, isolation, floor_microcredits_per_hour FROM nodes
-     WHERE state = 'active'
-       AND last_seen_at >= clock_timestamp() - :silence_seconds::double precision * interval '1 second'
+    SELECT n.id, n.account_id, n.region, n.isolation, n.floor_microcredits_per_hour,
+           coalesce(o.seconds_min, 0) AS slice_seconds_min, coalesce(o.kinds, '{}') AS job_kinds
+      FROM nodes n LEFT JOIN offers o ON o.node_id = n.id
+      LEFT JOIN unnest(:closed_hours::bytea[], :closed_zones::text[]) AS c (hours, zone)
+        ON c.hours = o.hours AND c.zone = o.zone
+     WHERE n.state = 'active' AND c.zone IS NULL AND (o.audience <> 'anyone') IS NOT TRUE
+       AND n.last_seen_at >= clock_timestamp() - :silence_seconds::double precision * interval '1 second'
      LIMIT :fleet_max::bigint),
 links AS (SELECT * FROM unnest(:linked_ids::uuid[], :group_ids::uuid[]) AS l (account_id, group_id)),
 slots_in_use AS (
     SELECT s.kind, s.tier, n.region, s.vram_bytes, s.cores, s.ram_bytes, s.disk_bytes, n.isolation,
-           n.floor_microcredits_per_hour, w.account_id AS watched_id, a.job_id IS NOT NULL AS busy, a.expected_seconds,
+           n.floor_microcredits_per_hour, n.slice_seconds_min, n.job_kinds, w.account_id AS watched_id,
+           a.job_id IS NOT NULL AS busy, a.expected_seconds,
            sh.ceiling_microcredits_per_hour,
            coalesce(coalesce(own.group_id, n.account_id) = coalesce(its.group_id, j.account_id), false) AS own,
            CASE WHEN s.tier = ANY(:card_tiers::text[]) THEN s.tier
@@ -91,6 +79,7 @@ slots_in_use AS (
       LEFT JOIN links its ON its.account_id = j.account_id)
 SELECT p.place::integer AS place, grouping(u.busy) = 0 AS by_use, grouping(u.kind) = 0 AS by_class,
        u.kind, u.tier, u.region, u.busy, u.own, u.ceiling_microcredits_per_hour, u.watched_id,
+       u.job_kinds, min(u.slice_seconds_min) AS slice_seconds_min, NULL::uuid[] AS welcome,
        max(u.vram_bytes) AS vram_bytes, max(u.cores) AS cores, max(u.ram_bytes) AS ram_bytes,
        max(u.disk_bytes) AS disk_bytes, max(u.isolation) AS isolation,
        count(*) AS slot_count,
@@ -101,7 +90,7 @@ SELECT p.place::integer AS place, grouping(u.busy) = 0 AS by_use, grouping(u.kin
            AS p (tier, region, spot, place)
     ON p.tier = u.bucket_tier AND p.region = u.bucket_region
  GROUP BY GROUPING SETS (
-    (p.place, u.busy, u.own, u.ceiling_microcredits_per_hour), (p.place, u.kind, u.tier, u.region),
+    (p.place, u.busy, u.own, u.ceiling_microcredits_per_hour), (p.place, u.kind, u.tier, u.region, u.job_kinds),
     (p.place, u.watched_id));
 
 -- name: list_deals
@@ -139,14 +128,21 @@ SELECT bucket_tier, bucket_region, linked, max(price) AS price_microcredits_per_
 
 -- name: list_fitting_buckets
 -- Slots that pass every gate of a shape, by bucket: how many there are, are free, and ask for no more than the ceiling.
+-- Private pools count apart, and only for who asks: their slots are lent at their owners' price, not at spot.
 WITH lent AS MATERIALIZED (
-    SELECT id, account_id, region, floor_microcredits_per_hour FROM nodes
-     WHERE state = 'active' AND isolation >= :isolation::isolation_level
-       AND (:regions::text[] = '{}' OR region = ANY(:regions::text[]))
-       AND last_seen_at >= clock_timestamp() - :silence_seconds::double precision * interval '1 second'
+    SELECT n.id, n.account_id, n.region, n.floor_microcredits_per_hour, (o.audience <> 'anyone') IS TRUE AS private
+      FROM nodes n LEFT JOIN offers o ON o.node_id = n.id
+      LEFT JOIN unnest(:closed_hours::bytea[], :closed_zones::text[]) AS c (hours, zone)
+        ON c.hours = o.hours AND c.zone = o.zone
+     WHERE n.state = 'active' AND n.isolation >= :isolation::isolation_level AND c.zone IS NULL
+       AND (:regions::text[] = '{}' OR n.region = ANY(:regions::text[]))
+       AND n.last_seen_at >= clock_timestamp() - :silence_seconds::double precision * interval '1 second'
+       AND (o.seconds_min > :slice_seconds::integer) IS NOT TRUE
+       AND (o.kinds <> '{}' AND NOT :job_kind::text = ANY(o.kinds)) IS NOT TRUE
+       AND (o.audience = 'anyone' OR n.account_id = :account_id::uuid OR :account_id::uuid = ANY(o.named)) IS NOT FALSE
      LIMIT :fleet_max::bigint),
 fitting AS (
-    SELECT n.account_id, n.floor_microcredits_per_hour,
+    SELECT n.account_id, n.floor_microcredits_per_hour, n.private,
            NOT EXISTS (SELECT 1 FROM attempts a WHERE a.node_id = s.node_id AND a.slot = s.name
                           AND a.state IN ('leased', 'running')) AS free,
            n.floor_microcredits_per_hour <= :ceiling::bigint AS affordable,
@@ -164,11 +160,15 @@ fitting AS (
      WHERE (s.kind = 'gpu' OR NOT :gpu::boolean) AND (:tiers::text[] = '{}' OR s.tier = ANY(:tiers::text[]))
        AND s.vram_bytes >= :vram_bytes::bigint AND s.cores >= :cores::integer AND s.ram_bytes >= :ram_bytes::bigint
        AND s.disk_bytes >= :disk_bytes::bigint)
-SELECT bucket_tier, bucket_region, count(*) AS slot_count, count(*) FILTER (WHERE free) AS free_count,
-       count(*) FILTER (WHERE affordable) AS affordable_count,
-       count(*) FILTER (WHERE affordable AND free) AS affordable_free_count,
+SELECT bucket_tier, bucket_region, count(*) FILTER (WHERE NOT private) AS slot_count,
+       count(*) FILTER (WHERE free AND NOT private) AS free_count,
+       count(*) FILTER (WHERE affordable AND NOT private) AS affordable_count,
+       count(*) FILTER (WHERE affordable AND free AND NOT private) AS affordable_free_count,
        count(*) FILTER (WHERE account_id = :account_id::uuid) AS own_count,
-       min(floor_microcredits_per_hour) AS floor_microcredits_per_hour
+       coalesce(min(floor_microcredits_per_hour) FILTER (WHERE NOT private), 0) AS floor_microcredits_per_hour,
+       count(*) FILTER (WHERE private AND affordable AND account_id <> :account_id::uuid) AS pool_count,
+       min(floor_microcredits_per_hour) FILTER (WHERE private AND affordable AND account_id <> :account_id::uuid)
+           AS pool_floor_microcredits_per_hour
   FROM fitting GROUP BY 1, 2;
 
 -- name: list_states

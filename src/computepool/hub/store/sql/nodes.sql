@@ -34,19 +34,14 @@ SELECT * FROM nodes
  WHERE (:account_id::uuid IS NULL OR account_id = :account_id) AND id > :after AND state <> 'removed'
  ORDER BY id LIMIT :limit_count;
 
--- name: list_slots
-SELECT s.*, n.region, n.isolation,
-       EXISTS (SELECT 1 FROM attempts a WHERE a.node_id = s.node_id AND a.slot = s.name
-                  AND a.state IN ('leased', 'running')) AS busy
-  FROM slots s JOIN nodes n ON n.id = s.node_id
- WHERE s.node_id = ANY(:node_ids::uuid[]) ORDER BY s.node_id, s.name;
-
 -- name: list_candidates
--- Busy slots are found through attempts_live_slot_idx.
-SELECT s.*, n.region, n.isolation, n.floor_microcredits_per_hour,
+-- With the conditions of their offers; nearly all nodes have none. Busy slots are found through attempts_live_slot_idx.
+SELECT s.*, n.region, n.isolation, n.floor_microcredits_per_hour, o.hours, o.zone,
+       coalesce(o.seconds_min, 0) AS slice_seconds_min, coalesce(o.kinds, '{}') AS job_kinds,
+       CASE WHEN o.audience <> 'anyone' THEN n.account_id || o.named END AS welcome,
        EXISTS (SELECT 1 FROM attempts a WHERE a.node_id = s.node_id AND a.slot = s.name
                   AND a.state IN ('leased', 'running')) AS busy
-  FROM slots s JOIN nodes n ON n.id = s.node_id
+  FROM slots s JOIN nodes n ON n.id = s.node_id LEFT JOIN offers o ON o.node_id = n.id
  WHERE s.node_id = ANY(:node_ids::uuid[]) ORDER BY s.node_id, s.name;
 
 -- name: lock_node^
@@ -54,9 +49,6 @@ SELECT * FROM nodes WHERE id = :id FOR UPDATE;
 
 -- name: set_state!
 UPDATE nodes SET state = :state WHERE id = :id;
-
--- name: set_floor!
-UPDATE nodes SET floor_microcredits_per_hour = :floor_microcredits_per_hour WHERE id = :id;
 
 -- name: set_boot!
 UPDATE nodes SET boot_id = :boot_id, past_boot_ids = :past_boot_ids::uuid[], last_seen_at = clock_timestamp()

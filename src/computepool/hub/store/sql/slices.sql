@@ -29,27 +29,8 @@ SELECT h.*, clock_timestamp() AS now
      LIMIT wanted.k) AS h;
 
 -- name: list_runs
--- Which runs of the queue have slices waiting. Walks from one run to the next through slices_queue_idx: the cost is
--- the number of runs, not of slices.
-WITH RECURSIVE runs AS (
-    (SELECT shape_id, priority_class, account_id FROM slices WHERE state = 'queued'
-      ORDER BY shape_id, priority_class DESC, account_id LIMIT 1)
-    UNION ALL
-    SELECT n.shape_id, n.priority_class, n.account_id FROM runs r CROSS JOIN LATERAL (
-        (SELECT s.shape_id, s.priority_class, s.account_id FROM slices s
-          WHERE s.state = 'queued' AND s.shape_id = r.shape_id AND s.priority_class = r.priority_class
-            AND s.account_id > r.account_id
-          ORDER BY s.shape_id, s.priority_class DESC, s.account_id LIMIT 1)
-        UNION ALL
-        (SELECT s.shape_id, s.priority_class, s.account_id FROM slices s
-          WHERE s.state = 'queued' AND s.shape_id = r.shape_id AND s.priority_class < r.priority_class
-          ORDER BY s.shape_id, s.priority_class DESC, s.account_id LIMIT 1)
-        UNION ALL
-        (SELECT s.shape_id, s.priority_class, s.account_id FROM slices s
-          WHERE s.state = 'queued' AND s.shape_id > r.shape_id
-          ORDER BY s.shape_id, s.priority_class DESC, s.account_id LIMIT 1)
-        LIMIT 1) AS n)
-SELECT shape_id, priority_class, account_id FROM runs LIMIT :limit_count;
+-- Which runs of the queue have slices waiting.
+SELECT shape_id, priority_class, account_id FROM queued_runs LIMIT :limit_count;
 
 -- name: lock_slices_of_attempts
 -- In the order of the primary key, always, so that two hubs never wait for each other in a circle.

@@ -3,6 +3,8 @@
 -- to steps (to one core at least, which every slot has): neither changes which gate it fails, and a hundred thousand
 -- slots come down to a few rows.
 -- What is too dear is lifted to the next of the given prices.
+-- What the owner asks of a job is told as far as the request fails it: other kinds, longer slices, a private pool (an
+-- empty list of whom it is for). One's own pool is lent for nothing.
 -- A node's name and its last call are told only to its owner (to an operator, viewer_id null, all are).
 -- Busy slots are found through attempts_live_slot_idx. A fleet beyond fleet_max is looked at in part.
 SELECT s.kind, s.tier, s.region, least(s.isolation, :isolation::isolation_level) AS isolation,
@@ -15,20 +17,29 @@ SELECT s.kind, s.tier, s.region, least(s.isolation, :isolation::isolation_level)
        CASE WHEN s.disk_bytes >= :disk_bytes::bigint THEN :disk_bytes::bigint
             ELSE s.disk_bytes / :disk_step::bigint * :disk_step::bigint END AS disk_bytes,
        CASE WHEN s.last_seen_at >= clock_timestamp() - :silence_seconds::double precision * interval '1 second'
-            THEN CASE WHEN s.state = 'active' THEN 'ready' ELSE 'paused' END
+            THEN CASE WHEN s.state <> 'active' THEN 'paused' WHEN c.zone IS NOT NULL THEN 'closed' ELSE 'ready' END
             ELSE 'offline' END AS standing,
        CASE WHEN :ceiling::bigint IS NULL OR s.floor_microcredits_per_hour <= :ceiling::bigint THEN 0
             ELSE (:prices::bigint[])[width_bucket(s.floor_microcredits_per_hour - 1, :prices::bigint[]) + 1]
        END AS price_microcredits_per_hour,
+       CASE WHEN s.seconds_min > :slice_seconds::integer THEN s.seconds_min ELSE 0 END AS slice_seconds_min,
+       CASE WHEN :job_kind::text = ANY(s.kinds) OR s.kinds IS NULL THEN '{}' ELSE s.kinds END AS job_kinds,
+       CASE WHEN s.audience <> 'anyone' AND s.account_id <> :account_id::uuid
+                 AND NOT :account_id::uuid = ANY(s.named) THEN '{}'::uuid[] END AS welcome,
        count(*) AS slot_count, count(a.id) AS busy_count,
        min(s.node_name) FILTER (WHERE :viewer_id::uuid IS NULL OR s.account_id = :viewer_id::uuid) AS node_name,
-       max(s.last_seen_at) FILTER (WHERE :viewer_id::uuid IS NULL OR s.account_id = :viewer_id::uuid) AS last_seen_at
+       max(s.last_seen_at) FILTER (WHERE :viewer_id::uuid IS NULL OR s.account_id = :viewer_id::uuid) AS last_seen_at,
+       min(c.opens_at) AS opens_at
   FROM (SELECT t.*, n.region, n.isolation, n.state, n.last_seen_at, n.account_id, n.name AS node_name,
-               n.floor_microcredits_per_hour
-          FROM slots t JOIN nodes n ON n.id = t.node_id
+               CASE WHEN o.audience = 'own' AND n.account_id = :account_id::uuid THEN 0
+                    ELSE n.floor_microcredits_per_hour END AS floor_microcredits_per_hour,
+               o.hours, o.zone, o.seconds_min, o.kinds, o.audience, o.named
+          FROM slots t JOIN nodes n ON n.id = t.node_id LEFT JOIN offers o ON o.node_id = n.id
          WHERE n.state <> 'removed' LIMIT :fleet_max::bigint) AS s
+  LEFT JOIN unnest(:closed_hours::bytea[], :closed_zones::text[], :closed_opens_at::timestamptz[])
+            AS c (hours, zone, opens_at) ON c.hours = s.hours AND c.zone = s.zone
   LEFT JOIN attempts a ON a.node_id = s.node_id AND a.slot = s.name AND a.state IN ('leased', 'running')
- GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 LIMIT :limit_count::bigint;
+ GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13 LIMIT :limit_count::bigint;
 
 -- name: list_first_slices
 -- The first slice of each state, tried or not; or the one asked for. One pass over the job's part of the primary key.
@@ -80,11 +91,16 @@ WITH looked_at AS (
     UNION
     (SELECT id FROM nodes WHERE state <> 'removed' LIMIT :fleet_max::bigint)),
 fleet AS (
-    SELECT t.*, n.region, n.isolation, n.account_id, n.name AS node_name, n.floor_microcredits_per_hour,
-           n.state = 'active' AND n.last_seen_at >= clock_timestamp()
+    SELECT t.*, n.region, n.isolation, n.account_id, n.name AS node_name,
+           CASE WHEN o.audience = 'own' THEN 0 ELSE n.floor_microcredits_per_hour END AS floor_microcredits_per_hour,
+           coalesce(o.seconds_min, 0) AS slice_seconds_min, coalesce(o.kinds, '{}') AS job_kinds,
+           n.state = 'active' AND c.zone IS NULL AND n.last_seen_at >= clock_timestamp()
                - :silence_seconds::double precision * interval '1 second' AS ready
-      FROM slots t JOIN nodes n ON n.id = t.node_id
-     WHERE n.id IN (SELECT id FROM looked_at) AND n.state <> 'removed'),
+      FROM slots t JOIN nodes n ON n.id = t.node_id LEFT JOIN offers o ON o.node_id = n.id
+      LEFT JOIN unnest(:closed_hours::bytea[], :closed_zones::text[]) AS c (hours, zone)
+        ON c.hours = o.hours AND c.zone = o.zone
+     WHERE n.id IN (SELECT id FROM looked_at) AND n.state <> 'removed'
+       AND (o.audience = 'anyone' OR n.account_id = :account_id::uuid OR :account_id::uuid = ANY(o.named)) IS NOT FALSE),
 fitting AS (
     SELECT f.*, r.finished, r.failed, r.faults_running, r.counted_at,
            f.node_id = :node_id::uuid AND f.name = :slot::text AS chosen,
@@ -106,8 +122,11 @@ fitting AS (
        AND f.disk_bytes >= :disk_bytes::bigint AND f.isolation >= :isolation::isolation_level
        AND (:tiers::text[] = '{}' OR f.tier = ANY(:tiers::text[]))
        AND (:regions::text[] = '{}' OR f.region = ANY(:regions::text[]))
-       AND (:ceiling::bigint IS NULL OR f.floor_microcredits_per_hour <= :ceiling::bigint))
+       AND (:ceiling::bigint IS NULL OR f.floor_microcredits_per_hour <= :ceiling::bigint)
+       AND f.slice_seconds_min <= :slice_seconds::integer
+       AND (f.job_kinds = '{}' OR :job_kind::text = ANY(f.job_kinds)))
 SELECT f.node_id, f.name, f.kind, f.tier, f.vram_bytes, f.cores, f.ram_bytes, f.disk_bytes, f.region, f.isolation,
+       f.slice_seconds_min, f.job_kinds, NULL::uuid[] AS welcome,
        f.speed_tflops, f.floor_microcredits_per_hour, f.finished, f.failed, f.faults_running, f.counted_at,
        CASE WHEN :viewer_id::uuid IS NULL OR f.account_id = :viewer_id::uuid THEN f.node_name END AS node_name,
        EXISTS (SELECT 1 FROM attempts a WHERE a.node_id = f.node_id AND a.slot = f.name
@@ -126,15 +145,20 @@ SELECT f.node_id, f.name, f.kind, f.tier, f.vram_bytes, f.cores, f.ram_bytes, f.
 SELECT a.id, a.number, a.node_id, a.slot, a.state, a.leased_at, a.started_at, a.finished_at, a.run_seconds,
        a.exit_code, a.cause, a.message, a.memory_bytes_peak, n.region, n.isolation,
        CASE WHEN :viewer_id::uuid IS NULL OR n.account_id = :viewer_id::uuid THEN n.name END AS node_name,
-       s.kind, s.tier, s.vram_bytes, s.cores, s.ram_bytes, s.disk_bytes, n.floor_microcredits_per_hour
-  FROM attempts a JOIN nodes n ON n.id = a.node_id
+       s.kind, s.tier, s.vram_bytes, s.cores, s.ram_bytes, s.disk_bytes,
+       CASE WHEN o.audience = 'own' AND n.account_id = :account_id::uuid THEN 0
+            ELSE n.floor_microcredits_per_hour END AS floor_microcredits_per_hour,
+       coalesce(o.seconds_min, 0) AS slice_seconds_min, coalesce(o.kinds, '{}') AS job_kinds,
+       CASE WHEN o.audience <> 'anyone' THEN n.account_id || o.named END AS welcome
+  FROM attempts a JOIN nodes n ON n.id = a.node_id LEFT JOIN offers o ON o.node_id = n.id
   LEFT JOIN slots s ON s.node_id = a.node_id AND s.name = a.slot
  WHERE a.job_id = :job_id AND a.slice_index = :slice_index
  ORDER BY a.number DESC LIMIT :limit_count;
 
 -- name: list_backlog
 -- Walks from one waiting shape to the next through slices_queue_idx and counts each only up to a limit, so that
--- a million queued slices cost no more than that many steps. Says nothing of who submitted.
+-- a million queued slices cost no more than that many steps. Says nothing of who submitted, but how much is from those
+-- that are named: one range of the index for each of them and each class.
 WITH RECURSIVE backlog AS (
     (SELECT shape_id FROM slices WHERE state = 'queued' ORDER BY shape_id LIMIT 1)
     UNION ALL
@@ -143,5 +167,13 @@ WITH RECURSIVE backlog AS (
       FROM backlog WHERE backlog.shape_id IS NOT NULL
 ), waiting AS (SELECT shape_id FROM backlog WHERE shape_id IS NOT NULL LIMIT :shapes_max::bigint)
 SELECT h.*, (SELECT count(*) FROM (SELECT 1 FROM slices q WHERE q.shape_id = w.shape_id AND q.state = 'queued'
-                                    LIMIT :count_max::bigint) AS counted) AS slice_count
+                                    LIMIT :count_max::bigint) AS counted) AS slice_count,
+       (SELECT count(*) FROM (
+            SELECT 1 FROM unnest(:account_ids::uuid[]) AS named (account_id)
+             CROSS JOIN unnest(enum_range(NULL::priority_class)) AS class (priority_class)
+             CROSS JOIN LATERAL (
+                SELECT 1 FROM slices q
+                 WHERE q.shape_id = w.shape_id AND q.priority_class = class.priority_class
+                   AND q.account_id = named.account_id AND q.state = 'queued' LIMIT :count_max::bigint) AS one
+             LIMIT :count_max::bigint) AS counted) AS named_count
   FROM waiting w JOIN shapes h ON h.id = w.shape_id;

@@ -3,7 +3,7 @@
 from computepool.hub.store.migrations.plain_sql import run_sql_beside
 
 revision = "0009"
-down_revision = "0006"
+down_revision = "0007"
 
 
 def upgrade() -> None:

@@ -1,4 +1,5 @@
--- Disputes over pay, and checkpoints of the books, so that a close need not read all of history.
+-- Disputes over pay, and checkpoints of the books, so that a close need not read all of history. Three views, each of
+-- which says once what several queries ask.
 
 -- ## Disputes
 
@@ -95,3 +96,28 @@ CREATE TABLE book_sums (
 
 -- Nothing is held for a job that is over: so who looks for holds need not look at finished jobs.
 ALTER TABLE jobs ADD CONSTRAINT jobs_finished_hold_check CHECK (finished_at IS NULL OR held_remaining = 0);
+
+-- ## The queue
+
+-- Which runs of the queue have slices waiting. Walks from one run to the next through slices_queue_idx: the cost is the
+-- number of runs that are asked for, not of slices.
+CREATE VIEW queued_runs AS
+WITH RECURSIVE runs AS (
+    (SELECT shape_id, priority_class, account_id FROM slices WHERE state = 'queued'
+      ORDER BY shape_id, priority_class DESC, account_id LIMIT 1)
+    UNION ALL
+    SELECT n.shape_id, n.priority_class, n.account_id FROM runs r CROSS JOIN LATERAL (
+        (SELECT s.shape_id, s.priority_class, s.account_id FROM slices s
+          WHERE s.state = 'queued' AND s.shape_id = r.shape_id AND s.priority_class = r.priority_class
+            AND s.account_id > r.account_id
+          ORDER BY s.shape_id, s.priority_class DESC, s.account_id LIMIT 1)
+        UNION ALL
+        (SELECT s.shape_id, s.priority_class, s.account_id FROM slices s
+          WHERE s.state = 'queued' AND s.shape_id = r.shape_id AND s.priority_class < r.priority_class
+          ORDER BY s.shape_id, s.priority_class DESC, s.account_id LIMIT 1)
+        UNION ALL
+        (SELECT s.shape_id, s.priority_class, s.account_id FROM slices s
+          WHERE s.state = 'queued' AND s.shape_id > r.shape_id
+          ORDER BY s.shape_id, s.priority_class DESC, s.account_id LIMIT 1)
+        LIMIT 1) AS n)
+SELECT shape_id, priority_class, account_id FROM runs;
