@@ -15,7 +15,8 @@
     │   ├── StaleLease             another attempt owns this slice, or it is finished
     │   ├── StaleBoot              a newer start of this agent has called already
     │   ├── NameTaken
-    │   └── NodeRemoved
+    │   ├── NodeRemoved
+    │   └── VersionMismatch        the two sides of a call speak different major versions of the protocol
     ├── LimitExceeded              an account's limit, with the time to come back
     │   └── RateLimited
     ├── HubUnavailable             the hub cannot answer now (database away, shutting down)
@@ -98,6 +99,10 @@ class NameTaken(Conflict):
 
 class NodeRemoved(Conflict):
     code = "node_removed"
+
+
+class VersionMismatch(Conflict):
+    code = "version_mismatch"
 
 
 class LimitExceeded(ComputePoolError):

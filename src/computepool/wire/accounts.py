@@ -20,6 +20,9 @@ class HubView(msgspec.Struct, frozen=True, kw_only=True):
     beat_seconds: float
     lease_seconds: float
     hub_keys: list[HubKey]
+    # Where gRPC is to be dialled, as host:port; empty when this hub has none.
+    rpc_address: str = ""
+    rpc_tls: bool = False
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

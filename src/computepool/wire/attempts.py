@@ -22,8 +22,18 @@ class NextRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_un
     wait_seconds: float = 0.0
 
 
+class HostOrder(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Instead of a command: host VNodes of a run. What they are the host asks at the address, with its lease."""
+
+    run_id: UUID
+    seat: str
+    # gRPC of a hub; it names the one that owns the run.
+    rpc_address: str
+    tls: bool = False
+
+
 class RunOrder(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the sandbox is to do. The hash of its bytes is in the job token."""
+    """What the sandbox is to do, or which seat to fill. The hash of its bytes is in the job token."""
 
     attempt_id: UUID
     job_id: UUID
@@ -43,6 +53,8 @@ class RunOrder(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # Bytes of log that are kept; what a job prints beyond them is dropped.
     log_bytes: int
     isolation: IsolationLevel
+    # Absent: run the command.
+    host: HostOrder | msgspec.UnsetType = msgspec.UNSET
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):

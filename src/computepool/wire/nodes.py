@@ -37,6 +37,16 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cpu_tflops: float | None = None
 
 
+class Hosting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A node that hosts VNodes of networks says what it computes like, and what one of its slots has for them."""
+
+    # Within one, the same work comes to the same bits: library, instruction set or GPU, threads.
+    numeric_class: str
+    memory_bytes: int
+    # As measured.
+    flops_per_second: float
+
+
 class EnrolNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     # Raw Ed25519 public key, base64url without padding. The private key never leaves the node.
@@ -48,6 +58,8 @@ class EnrolNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     agent_version: str = ""
     # The least that the owner lends one slot for. 0 leaves it as it was; it is 0 at first.
     floor_microcredits_per_hour: int = 0
+    # Absent: no VNodes here.
+    hosting: Hosting | None = None
 
 
 class HubKey(msgspec.Struct, frozen=True, kw_only=True):

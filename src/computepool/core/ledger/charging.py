@@ -85,6 +85,9 @@ class End:
     metered_seconds: int
     # Whole seconds of work that the last accepted checkpoint holds.
     checkpoint_seconds: int = 0
+    # A seat of a run. What it did after the run's last complete checkpoint is done again by whoever comes next, so
+    # that is where its pay ends, whatever has ended it. The end of the run counts as a checkpoint.
+    is_seat: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,8 @@ def price_attempt(price: FrozenPrice, end: End, *, wall_seconds: int, is_own: bo
 
 def count_paid_seconds(end: End) -> int:
     """Zero when nothing is paid."""
+    if end.is_seat:
+        return min(end.metered_seconds, end.checkpoint_seconds)
     rule = RULES[end.cause]
     # A lost attempt that delivers after all is paid; one that fails after all is history.
     if end.cause is not None and end.state is AttemptState.LOST:

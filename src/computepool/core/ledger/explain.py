@@ -54,6 +54,7 @@ class UnpaidReason(str, Enum):
     HUB_FAULT = "hub_fault"
     NOT_STARTED = "not_started"
     TOO_LATE = "too_late"
+    NO_CHECKPOINT = "no_checkpoint"
 
 
 REASON_WORDS = {
@@ -66,6 +67,7 @@ REASON_WORDS = {
     UnpaidReason.HUB_FAULT: "the hub made a mistake",
     UnpaidReason.NOT_STARTED: "it was stopped before the node said that it runs",
     UnpaidReason.TOO_LATE: "its lease had ended when it was reported to have failed",
+    UnpaidReason.NO_CHECKPOINT: "the run stored no checkpoint while this host took part",
 }
 
 _REASONS = {
@@ -118,6 +120,12 @@ class PayFacts:
     fee_microcredits: int | None
     earning_state: EarningState | None
     moved: Moved
+    # Of a seat of a run: what it is paid to at most. None: an ordinary attempt.
+    checkpoint_seconds: int | None = None
+
+    @property
+    def is_seat(self) -> bool:
+        return self.checkpoint_seconds is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +153,7 @@ class Explained:
 
 
 def explain_pay(facts: PayFacts) -> Explained:
-    rule = RULES[facts.cause]
+    rule = ChargeRule.TO_CHECKPOINT if facts.is_seat else RULES[facts.cause]
     if facts.finished_at is None:
         return Explained(PayMark.RUNNING, "It runs; it is paid when it ends.", rule, None, 0, 0, 0, 0, 0)
     seconds, due = _choose_due(facts)
@@ -191,7 +199,7 @@ def _meter(facts: PayFacts, held_seconds: float) -> int:
 
 def _price(facts: PayFacts, seconds: int, state: AttemptState) -> int:
     frozen = FrozenPrice(PriceMode.PER_SECOND, facts.rate_microcredits_per_hour or 0)
-    end = End(facts.cause, state, seconds)
+    end = End(facts.cause, state, seconds, facts.checkpoint_seconds or 0, facts.is_seat)
     return price_attempt(frozen, end, wall_seconds=facts.wall_seconds, is_own=facts.is_own)
 
 
@@ -257,6 +265,10 @@ def _find_missing(due_to_owner: int, earned: int, moved: int | None) -> int:
 def _find_reason(facts: PayFacts, seconds: int) -> UnpaidReason:
     if facts.is_own:
         return UnpaidReason.OWN_JOB
+    if facts.checkpoint_seconds == 0:
+        return UnpaidReason.NO_CHECKPOINT
+    if facts.is_seat:
+        return UnpaidReason.NO_PRICE
     if facts.cause in _REASONS:
         return _REASONS[facts.cause]
     if facts.cause is not None and RULES[facts.cause] is ChargeRule.METERED_IF_RUNNING and facts.started_at is None:

@@ -1,0 +1,23 @@
+"""What can go wrong with networks and runs, beyond what can go wrong with anything."""
+
+from __future__ import annotations
+
+from computepool.core.errors import Conflict, HubUnavailable, InvalidRequest
+
+
+class DataRefused(InvalidRequest):
+    """A reference to data that the hub will not or cannot fetch."""
+
+    code = "data_refused"
+
+
+class NoPlacement(Conflict):
+    """No PNode takes what is to be placed; the reasons name the VNode, the PNode and what to do."""
+
+    code = "no_placement"
+
+
+class RunElsewhere(HubUnavailable):
+    """Another hub owns the run, or will in a moment: resolve, and call that one."""
+
+    code = "run_elsewhere"

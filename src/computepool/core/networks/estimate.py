@@ -1,0 +1,180 @@
+"""How fast a partition trains, before anything runs, against one machine that holds all of it.
+
+A step fills the pipeline, goes at the pace of whatever is slowest (a machine, a link, or the way there and back over
+the few micro-batches that may be under way), and drains it. Only figures of `cost.py` and of the machines come in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from computepool.core.networks.cost import EdgeCost, VNodeCost, estimate_edges, estimate_vnodes
+from computepool.core.networks.graph import Graph, draw_graph
+from computepool.core.networks.spec import Edge, NetworkSpec
+
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    flops_per_second: float
+    # What it sends to others, and how long the first byte of it takes.
+    bytes_per_second: float = inf
+    latency_seconds: float = 0.0
+    # Of its processor, per tensor that it sends or gets.
+    frame_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    samples_per_second: float
+    # On the fastest of these machines, if it could hold all of it.
+    samples_per_second_one_machine: float
+    seconds_per_step: float
+    # By machine: how much of a step it computes.
+    busy_share: tuple[float, ...]
+    # Between machines, per step.
+    cut_bytes: int
+    warnings: tuple[str, ...]
+
+    @property
+    def against_one_machine(self) -> float:
+        return self.samples_per_second / self.samples_per_second_one_machine
+
+
+def estimate_speed(spec: NetworkSpec, machines: Sequence[Machine], places: Mapping[tuple[str, int], int]) -> Estimate:
+    """`places`: the number of its machine, for every VNode and replica. For a spec without faults."""
+    graph, vnodes, edges = draw_graph(spec), estimate_vnodes(spec), estimate_edges(spec)
+    per_replica = -(-spec.micro_batches // spec.replicas)
+    work = _total_work(spec, machines, vnodes, edges, places)
+    seconds, cut_bytes = 0.0, 0
+    for replica in range(spec.replicas):
+        way = _find_way(graph, machines, vnodes, edges, places, replica)
+        slowest = max(*work, *way.link_seconds, way.round_trip_seconds / way.window)
+        seconds = max(seconds, way.round_trip_seconds + (per_replica - 1) * slowest)
+        cut_bytes += per_replica * way.cut_bytes
+    summing, summed_bytes = _sum_replicas(spec, machines, vnodes, places)
+    seconds += summing
+    fastest = max(machine.flops_per_second for machine in machines)
+    alone = spec.micro_batches * sum(cost.flops for cost in vnodes.values()) / fastest
+    busy = tuple(min(1.0, each * per_replica / seconds) if seconds else 0.0 for each in work)
+    samples, samples_alone = _rate(spec.batch_size, seconds), _rate(spec.batch_size, alone)
+    warnings = _list_warnings(spec, samples, samples_alone, used=len(set(places.values())))
+    return Estimate(samples, samples_alone, seconds, busy, cut_bytes + summed_bytes, warnings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One micro-batch from the front to the loss and back."""
+
+    round_trip_seconds: float
+    # Of every direction of every pair of machines.
+    link_seconds: tuple[float, ...]
+    # Micro-batches that may be under way at once: as many as there are machines one after the other.
+    window: int
+    cut_bytes: int
+
+
+def _total_work(
+    spec: NetworkSpec,
+    machines: Sequence[Machine],
+    vnodes: Mapping[str, VNodeCost],
+    edges: Mapping[Edge, EdgeCost],
+    places: Mapping[tuple[str, int], int],
+) -> list[float]:
+    """Seconds that each machine works while every replica does one micro-batch."""
+    work = [0.0 for _ in machines]
+    for (vnode_id, _), machine in places.items():
+        work[machine] += vnodes[vnode_id].flops / machines[machine].flops_per_second
+    for replica in range(spec.replicas):
+        for cost in edges.values():
+            ends = (places[cost.edge.source, replica], places[cost.edge.target, replica])
+            frames = 2 if cost.backward_bytes else 1
+            for machine in ends if ends[0] != ends[1] else ():
+                work[machine] += frames * machines[machine].frame_seconds
+    return work
+
+
+def _find_way(
+    graph: Graph,
+    machines: Sequence[Machine],
+    vnodes: Mapping[str, VNodeCost],
+    edges: Mapping[Edge, EdgeCost],
+    places: Mapping[tuple[str, int], int],
+    replica: int,
+) -> _Way:
+    arrived = dict.fromkeys(graph.order, 0.0)
+    depth = dict.fromkeys(graph.order, 1)
+    busy_until = [0.0 for _ in machines]
+    links: dict[tuple[int, int], float] = {}
+    cut_bytes = 0
+    for vnode_id in graph.order:
+        here = places[vnode_id, replica]
+        machine = machines[here]
+        # There and back in one: what comes back does so along the same way.
+        ended = max(arrived[vnode_id], busy_until[here]) + vnodes[vnode_id].flops / machine.flops_per_second
+        busy_until[here] = ended
+        for edge in graph.outputs[vnode_id]:
+            there = places[edge.target, replica]
+            cost, seconds = edges[edge], 0.0
+            if there != here:
+                seconds = _cross(machine, machines[there], cost)
+                cut_bytes += cost.size_bytes
+                for pair, size in (((here, there), cost.forward_bytes), ((there, here), cost.backward_bytes)):
+                    links[pair] = links.get(pair, 0.0) + size / machines[pair[0]].bytes_per_second
+            arrived[edge.target] = max(arrived[edge.target], ended + seconds)
+            depth[edge.target] = max(depth[edge.target], depth[vnode_id] + (there != here))
+    return _Way(max(busy_until), tuple(links.values()), max(depth.values()), cut_bytes)
+
+
+def _cross(sender: Machine, receiver: Machine, cost: EdgeCost) -> float:
+    """Forward, and back if a gradient comes back."""
+    seconds = cost.forward_bytes / sender.bytes_per_second + sender.latency_seconds
+    frames = 1
+    if cost.backward_bytes:
+        seconds += cost.backward_bytes / receiver.bytes_per_second + receiver.latency_seconds
+        frames = 2
+    return seconds + frames * (sender.frame_seconds + receiver.frame_seconds)
+
+
+def _sum_replicas(
+    spec: NetworkSpec,
+    machines: Sequence[Machine],
+    vnodes: Mapping[str, VNodeCost],
+    places: Mapping[tuple[str, int], int],
+) -> tuple[float, int]:
+    """Gradients go to replica 0 and their sum comes back, once per step, with all weights at one time."""
+    sending: dict[int, float] = {}
+    size_bytes = 0
+    for vnode_id, cost in vnodes.items():
+        root = places[vnode_id, 0]
+        for replica in range(1, spec.replicas):
+            there = places[vnode_id, replica]
+            if there != root:
+                for machine in (root, there):
+                    size = cost.parameter_count * _FLOAT_BYTES
+                    sending[machine] = sending.get(machine, 0.0) + size / machines[machine].bytes_per_second
+                    size_bytes += size
+    latency = max((machines[machine].latency_seconds for machine in sending), default=0.0)
+    return sum(sorted(sending.values())[-2:]) + 2 * latency, size_bytes
+
+
+def _rate(samples: int, seconds: float) -> float:
+    return samples / seconds if seconds else inf
+
+
+def _list_warnings(spec: NetworkSpec, samples: float, alone: float, *, used: int) -> tuple[str, ...]:
+    warnings = []
+    if used > 1 and samples < alone:
+        warnings.append(
+            f"one machine that holds all of it would be faster ({alone:,.1f} samples/s against {samples:,.1f}): "
+            "split only what does not fit"
+        )
+    if used > 1 and spec.micro_batches // spec.replicas < used:
+        warnings.append(
+            f"{spec.micro_batches} micro-batches do not keep {used} machines busy: give at least "
+            f"{used * spec.replicas}"
+        )
+    return tuple(warnings)
