@@ -27,6 +27,7 @@ _COMMANDS = {
         "Say why a job waits or died, why a node is idle or was paid so; and what would help.",
     ),
     "cancel": ("computepool.cli.cancel", "Stop a job, queued or running."),
+    "net": ("computepool.cli.net", "Neural networks over many machines: create, plan, train, watch, export."),
     "nodes": ("computepool.cli.nodes", "List the machines you lend; drain, pause, resume, price or remove one."),
     "node": ("computepool.cli.node", "Lend this machine: run the agent."),
     "earnings": ("computepool.cli.earnings", "What a machine would earn if you lent it, and at which floor."),

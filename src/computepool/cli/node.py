@@ -18,6 +18,7 @@ import click
     "--floor", "floor_credits_per_hour", metavar="CREDITS", help="The least that a slot is lent for, an hour."
 )
 @click.option("--profile", metavar="NAME", help="Play a machine, for demo hubs: rtx-4090, cpu-only, or a TOML file.")
+@click.option("--networks", is_flag=True, default=None, help="Host VNodes of networks, too; needs PyTorch.")
 @click.option("--poll", type=click.Choice(["long", "short"]), help="Hold calls open, or ask now and then.")
 def command(
     hub_url: str | None,
@@ -28,6 +29,7 @@ def command(
     cpu_slots: int | None,
     floor_credits_per_hour: str | None,
     profile: str | None,
+    networks: bool | None,
     poll: str | None,
 ) -> int:
     """Lend this machine to a hub until Ctrl-C, which lets running jobs finish; a second Ctrl-C does not.
@@ -53,6 +55,7 @@ def command(
         cpu_slots=cpu_slots,
         floor_credits_per_hour=floor_credits_per_hour,
         profile=profile,
+        networks=networks,
         poll=poll,
     )
     journal.set_up(config.log_level.value)

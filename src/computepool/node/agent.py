@@ -32,6 +32,7 @@ from computepool.node.hardware.detect import Detected, Lending, detect
 from computepool.node.hardware.profiles import UnknownProfile, get_profile_path
 from computepool.node.heartbeat import Heartbeat, Rhythm, run_touches
 from computepool.node.holdings import Holdings
+from computepool.node.hosting import CannotHost, HostProcesses, prepare_hosting
 from computepool.node.hub_client import HubClient
 from computepool.node.identity import Identity, WrongHub
 from computepool.node.input_cache import InputCache
@@ -139,7 +140,8 @@ class Agent:
         isolation = await self._find_isolation(state)
         detected = await asyncio.to_thread(self._detect, state)
         identity = await asyncio.to_thread(Identity, state)
-        await self._enrol(hub, identity, detected, isolation)
+        hosting = await self._prepare_hosting(detected, isolation)
+        await self._enrol(hub, identity, detected, isolation, hosting)
         hub.sign_in_as(identity)
         around = Surroundings(
             hub=hub,
@@ -151,6 +153,7 @@ class Agent:
             boot_id=self._boot_id,
             isolation=isolation,
             slots=make_slots(identity.node_id, detected, isolation),
+            hosting=hosting,
         )
         holdings = Holdings(around)
         for left in await asyncio.to_thread(list_left_behind, state):
@@ -240,7 +243,24 @@ class Agent:
             )
         return detected
 
-    async def _enrol(self, hub: HubClient, identity: Identity, detected: Detected, isolation: IsolationLevel) -> None:
+    async def _prepare_hosting(self, detected: Detected, isolation: IsolationLevel) -> HostProcesses | None:
+        if not self._config.networks:
+            return None
+        # Whose slots they are does not matter to what they can hold.
+        slots = make_slots(self._boot_id, detected, isolation)
+        try:
+            return await prepare_hosting(self._config, slots.values())
+        except CannotHost as error:
+            raise CannotStart(ExitCode.SETTINGS, str(error)) from None
+
+    async def _enrol(
+        self,
+        hub: HubClient,
+        identity: Identity,
+        detected: Detected,
+        isolation: IsolationLevel,
+        hosting: HostProcesses | None,
+    ) -> None:
         request = EnrolNode(
             name=(self._config.name or socket.gethostname())[:100],
             public_key=identity.public_key_text,
@@ -250,6 +270,7 @@ class Agent:
             synthetic=detected.synthetic,
             agent_version=computepool.__version__,
             floor_microcredits_per_hour=self._config.floor_microcredits_per_hour,
+            hosting=hosting.offer if hosting is not None else None,
         )
         if identity.has_declared(request) and not await self._has_strange_keys(hub, identity):
             return

@@ -26,6 +26,7 @@ from computepool.node import completion, files, journal, patience
 from computepool.node.attempt_folder import AttemptFolder
 from computepool.node.completion import Ending
 from computepool.node.config import NodeConfig
+from computepool.node.hosting import HostProcesses
 from computepool.node.hub_client import HubClient
 from computepool.node.identity import Identity
 from computepool.node.input_cache import InputCache, WrongBytes
@@ -39,7 +40,7 @@ from computepool.node.spent_tokens import SpentTokens
 from computepool.node.state_dir import StateDir
 from computepool.node.threads import finish_in_thread
 from computepool.node.tokens import NO_TOKEN, JobToken, TokenRefused
-from computepool.wire.attempts import Assignment, CompleteOutcome, Completion, RunOrder
+from computepool.wire.attempts import Assignment, CompleteOutcome, Completion, HostOrder, RunOrder
 
 Tell = Callable[[Completion], Awaitable[CompleteOutcome]]
 
@@ -73,6 +74,8 @@ class Surroundings:
     # The level that this node offers: the walls that its sandbox passed the self-test with.
     isolation: IsolationLevel
     slots: Mapping[str, Slot] = field(default_factory=dict)
+    # Absent: this node hosts no networks.
+    hosting: HostProcesses | None = None
 
 
 class HeldAttempt:
@@ -113,6 +116,8 @@ class HeldAttempt:
         self._stop_asked = asyncio.Event()
         self._stop_cause = Cause.CANCELLED
         self._hurry_cause: Cause | None = None
+        self._is_leaving = False
+        self._is_host = False
         # Set when a running attempt is worth a look before its time.
         self._nudge = asyncio.Event()
 
@@ -128,6 +133,12 @@ class HeldAttempt:
         """Ends the job early and reports it all the same."""
         self._hurry_cause = cause
         self._nudge.set()
+
+    def leave(self) -> None:
+        """The node takes no more work. A job may finish; a host has no end of its own, so it leaves now."""
+        self._is_leaving = True
+        if self._is_host:
+            self.hurry(Cause.OWNER_RETURNED)
 
     async def keep(self) -> None:
         """Until nothing of it is left. If this is cancelled, the runner goes on for the next agent to adopt."""
@@ -175,7 +186,10 @@ class HeldAttempt:
             return self._refusal
         if not self._adopted:
             try:
-                await self._start()
+                order = self._verify()
+                if isinstance(order.host, HostOrder):
+                    return await self._host(order, order.host)
+                await self._start(order)
             except Refused as refusal:
                 return refusal.ending
         shipping = asyncio.ensure_future(self._shipper.run())
@@ -187,14 +201,33 @@ class HeldAttempt:
         await self._shipper.finish()
         return completion.from_status(status)
 
-    async def _start(self) -> None:
-        order = self._verify()
-        inputs = await self._fetch_inputs(order)
+    async def _host(self, order: RunOrder, host: HostOrder) -> Ending:
+        """A seat of a run: our own program, started for it and ended with it. Raises Refused."""
+        hosting = self._around.hosting
+        if hosting is None:
+            raise Refused(Cause.SANDBOX_REFUSED, "this node hosts no networks; its owner starts it with --networks")
+        await self._wait_for_slot()
+        if self._is_leaving:
+            raise Refused(Cause.OWNER_RETURNED, "the node is about to end")
+        self._is_host = True
+        await finish_in_thread(self._spend)
+        journal.info("attempt_started", attempt_id=self.id, job_id=order.job_id, run_id=host.run_id, seat=host.seat)
+        options = hosting.make_options(self._assignment, host, self._around.identity)
+        ending = await hosting.run(options, hurried=self._nudge)
+        if self._hurry_cause is not None:
+            return Ending(ending.exit_code, self._hurry_cause, "the host left its run", ending.usage)
+        return ending
+
+    async def _wait_for_slot(self) -> None:
         for slot_is_free in self._after:
             # Two jobs never share a slot, not even while the first one's leftovers are swept away.
             await slot_is_free.wait()
         if self._hurry_cause is not None:
             raise Refused(self._hurry_cause, "the node ended before the job began")
+
+    async def _start(self, order: RunOrder) -> None:
+        inputs = await self._fetch_inputs(order)
+        await self._wait_for_slot()
         await finish_in_thread(partial(self._spawn, order, inputs))
         journal.info(
             "attempt_started", attempt_id=self.id, job_id=order.job_id, slice=order.slice_index, slot=self.slot
@@ -256,10 +289,13 @@ class HeldAttempt:
         except InvalidAttempt as error:
             raise Refused(Cause.SANDBOX_REFUSED, str(error)) from None
         # The mark comes first: after a crash between the two lines the job never runs, which is the safe half.
+        self._spend()
+        handle.spawn(self._folder.run_path, request)
+
+    def _spend(self) -> None:
         expires_at, now_seconds = self._token.expires_at, clock.unix_seconds()
         if not self._around.spent.spend(self.id, expires_at=expires_at, now_seconds=now_seconds):
             raise Refused(Cause.SANDBOX_REFUSED, "this attempt was started here before")
-        handle.spawn(self._folder.run_path, request)
 
     async def _watch(self) -> Status:
         if self._adopted:

@@ -21,11 +21,18 @@ from computepool.settings import InvalidSettings
 PREFIX = "COMPUTEPOOL_NODE_"
 CREDITS_MAX = PRICE_MICROCREDITS_MAX // MICROCREDITS_PER_CREDIT
 FREE = Decimal(0)
+# Instead of an address to listen on.
+RELAY_ALONE = "none"
 
 
 class Poll(str, Enum):
     LONG = "long"  # one call is always held open
     SHORT = "short"  # for networks that cut long calls: ask, wait, ask again
+
+
+class Device(str, Enum):
+    CPU = "cpu"
+    CUDA = "cuda"
 
 
 class LogLevel(str, Enum):
@@ -71,6 +78,18 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     floor_credits_per_hour: Annotated[
         Decimal, Meta(description="The least that one slot is lent for, in credits an hour, for example 1.50.")
     ] = FREE
+    networks: Annotated[bool, Meta(description="Host VNodes of networks; needs the extra `networks`.")] = False
+    networks_listen: Annotated[
+        str,
+        Meta(description="Where hosts listen for each other, as address:port, 0: any port; none: by relay alone."),
+    ] = "0.0.0.0:0"
+    networks_device: Annotated[Device, Meta(description="What VNodes are computed on: cpu or cuda.")] = Device.CPU
+    networks_threads: Annotated[
+        int, Meta(ge=1, le=256, description="Threads of a host; runs are exact among hosts with as many.")
+    ] = 1
+    networks_roots_file: Annotated[
+        str, Meta(description="Certificates that gRPC of the hub is known by, as PEM; those of the machine if empty.")
+    ] = ""
     log_level: Annotated[LogLevel, Meta(description="debug, info, warning or error.")] = LogLevel.INFO
 
     @property
@@ -124,6 +143,10 @@ def _list_faults(config: NodeConfig) -> list[str]:
         value = getattr(config, field)
         if value is not None and value < 1:
             faults.append(f"{PREFIX}{field.upper()}={value}: must be positive")
+    if not re.fullmatch(rf"{RELAY_ALONE}|.*:[0-9]{{1,5}}", config.networks_listen):
+        faults.append(f"{PREFIX}NETWORKS_LISTEN={config.networks_listen!r}: expected address:port, or {RELAY_ALONE}")
+    if config.networks_roots_file and not Path(config.networks_roots_file).is_file():
+        faults.append(f"{PREFIX}NETWORKS_ROOTS_FILE={config.networks_roots_file!r}: there is no such file")
     if not _is_price(config.floor_credits_per_hour):
         faults.append(
             f"{PREFIX}FLOOR_CREDITS_PER_HOUR={config.floor_credits_per_hour}: expected credits such as 1.50, "

@@ -87,6 +87,8 @@ class Holdings:
             if attempt is not None:
                 attempt.stop(cause)
         self.is_draining = controls.drain
+        if self.is_draining:
+            self._leave_hosts()
         self.is_paused = controls.pause
         told = (controls.drain, controls.pause)
         if any(told) and told != self._told:
@@ -96,7 +98,12 @@ class Holdings:
     def leave(self) -> None:
         """Take nothing more. The open call is given up at once, since it offers slots."""
         self.is_leaving = True
+        self._leave_hosts()
         self.changed.set()
+
+    def _leave_hosts(self) -> None:
+        for attempt in self._attempts.values():
+            attempt.leave()
 
     def hurry_all(self, cause: Cause) -> None:
         for attempt in self._attempts.values():

@@ -126,7 +126,13 @@ def _load_or_make_key(state: StateDir) -> Ed25519PrivateKey:
 
 
 def _digest(request: EnrolNode) -> str:
-    """Free disk space changes with every start and is no reason to enrol again, unless it halved or doubled."""
-    hardware = request.hardware
+    """Free disk space changes with every start and is no reason to enrol again, unless it halved or doubled.
+
+    Neither is a speed that was measured a little differently.
+    """
+    hardware, hosting = request.hardware, request.hosting
     coarse = msgspec.structs.replace(hardware, disk_bytes=1 << (hardware.disk_bytes.bit_length()))
-    return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(request, hardware=coarse))).hexdigest()
+    if hosting is not None:
+        hosting = msgspec.structs.replace(hosting, flops_per_second=0.0)
+    rounded = msgspec.structs.replace(request, hardware=coarse, hosting=hosting)
+    return hashlib.sha256(msgspec.json.encode(rounded)).hexdigest()

@@ -52,6 +52,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--poll", choices=[poll.value for poll in Poll], help="hold calls open (long) or ask now and then"
     )
+    parser.add_argument(
+        "--networks", action="store_true", default=None, help="host VNodes of networks; needs the extra `networks`"
+    )
     parser.add_argument("--drain-seconds", type=float, metavar="S", help="how long running jobs may go on at the end")
     parser.add_argument("--log-level", choices=[level.value for level in LogLevel])
     return parser

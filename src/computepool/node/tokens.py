@@ -1,4 +1,4 @@
-"""The three kinds of signed text: job tokens come in and are verified, assertions and receipts go out.
+"""Signed texts: job tokens and seat tokens come in and are verified, assertions and receipts go out.
 
 Knows EdDSA and nothing else: whatever a token's header says, no other algorithm is ever tried.
 Refuses to read files or the clock; keys and times are arguments.
@@ -25,6 +25,7 @@ from computepool.wire.nodes import HubKey
 
 ALGORITHM = "EdDSA"
 JOB_TOKEN_TYPE = "computepool-job+jwt"
+SEAT_TOKEN_TYPE = "computepool-seat+jwt"
 RECEIPT_TYPE = "computepool-receipt+jwt"
 ASSERTION_SECONDS = 60
 # Home PCs' clocks wander. A token that ran out a minute ago by our clock may be good by the hub's.
@@ -69,12 +70,30 @@ NO_TOKEN = JobToken(expires_at=0.0, orders={})
 
 def verify_job_token(token: str, *, node_id: UUID, hub_keys: Sequence[HubKey], now_seconds: float) -> JobToken:
     """One check for all assignments of an answer. Raises TokenRefused unless all of it holds."""
-    claims = _verify(token, node_id=node_id, hub_keys=hub_keys, token_type=JOB_TOKEN_TYPE)
+    claims = _verify(token, audience=str(node_id), hub_keys=hub_keys, token_type=JOB_TOKEN_TYPE)
     expires_at = _check_expiry(claims, now_seconds)
     orders = claims.get("orders")
     if not isinstance(orders, dict):
         raise TokenRefused("the job token names no orders")
     return JobToken(expires_at, orders)
+
+
+@dataclass(frozen=True, slots=True)
+class SeatToken:
+    """What the hub signed for a host of a run: where it sits, and in which epoch."""
+
+    seat: str
+    epoch: int
+
+
+def verify_seat_token(token: str, *, run_id: str, hub_keys: Sequence[HubKey], now_seconds: float) -> SeatToken:
+    """Raises TokenRefused unless the hub made it for this run, a short while ago."""
+    claims = _verify(token, audience=run_id, hub_keys=hub_keys, token_type=SEAT_TOKEN_TYPE)
+    _check_expiry(claims, now_seconds)
+    seat, epoch = claims.get("sub"), claims.get("epoch")
+    if not isinstance(seat, str) or isinstance(epoch, bool) or not isinstance(epoch, int):
+        raise TokenRefused("the seat token names no seat and epoch")
+    return SeatToken(seat, epoch)
 
 
 def find_vouched_keys(
@@ -83,7 +102,7 @@ def find_vouched_keys(
     """The hub's new key list, if one entry is signed by a key that this node has pinned already."""
     for entry in signed:
         try:
-            claims = _verify(entry, node_id=node_id, hub_keys=pinned, token_type=None)
+            claims = _verify(entry, audience=str(node_id), hub_keys=pinned, token_type=None)
             # An old list would bring back a key that was withdrawn for a reason.
             if "exp" in claims:
                 _check_expiry(claims, now_seconds)
@@ -153,7 +172,7 @@ def _check_expiry(claims: dict[str, Any], now_seconds: float) -> float:
     return float(expires_at)
 
 
-def _verify(token: str, *, node_id: UUID, hub_keys: Sequence[HubKey], token_type: str | None) -> dict[str, Any]:
+def _verify(token: str, *, audience: str, hub_keys: Sequence[HubKey], token_type: str | None) -> dict[str, Any]:
     try:
         header = jwt.get_unverified_header(token)
     except jwt.PyJWTError:
@@ -170,11 +189,11 @@ def _verify(token: str, *, node_id: UUID, hub_keys: Sequence[HubKey], token_type
             token,
             key=to_public_key(pinned.public_key),
             algorithms=[ALGORITHM],
-            audience=str(node_id),
+            audience=audience,
             options=_DECODING,
         )
     except jwt.InvalidAudienceError:
-        raise TokenRefused("the token is meant for another node") from None
+        raise TokenRefused("the token is meant for another node or run") from None
     except jwt.PyJWTError as error:
         raise TokenRefused(f"the token does not verify: {error}") from None
     return dict(claims)

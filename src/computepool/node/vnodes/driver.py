@@ -1,0 +1,121 @@
+"""Drives an engine on a thread of its own: frames in, frames and events out to an event loop, never waiting for it.
+
+The loop stays free while the thread computes; all that crosses between them does so here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from computepool.core.networks.host_faults import HostFaultCode
+from computepool.core.networks.placement import SeatId
+from computepool.node import journal
+from computepool.node.vnodes.engine import Engine
+from computepool.node.vnodes.events import Event, FaultFound
+from computepool.node.vnodes.frames import (
+    FrameHead,
+    FrameLimits,
+    Outgoing,
+    Refusal,
+    RefusalCode,
+    find_tensor_fault,
+    to_tensor,
+)
+
+# Nothing is lost by it when every wake comes through; it bounds what one that did not would cost.
+IDLE_SECONDS = 1.0
+# A piece of work that takes longer is left to the end of the process.
+JOIN_SECONDS = 0.2
+
+OnOutgoing = Callable[[Outgoing], None]
+OnEvent = Callable[[Event], None]
+
+
+class Driver:
+    def __init__(self, *, on_outgoing: OnOutgoing, on_event: OnEvent, limits: FrameLimits | None = None) -> None:
+        """Both are called on the loop that this was made on."""
+        self._loop = asyncio.get_running_loop()
+        self._on_outgoing = on_outgoing
+        self._on_event = on_event
+        self._limits = limits or FrameLimits()
+        self._engine: Engine | None = None
+        self._running = False
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def engine(self) -> Engine | None:
+        return self._engine
+
+    def set_engine(self, engine: Engine) -> None:
+        """Another run, or another network: the one before is forgotten."""
+        before, self._engine = self._engine, engine
+        if before is not None:
+            before.close()
+
+    def run(self) -> None:
+        """Computes from now on whenever there is something to compute."""
+        self._running = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="vnodes", daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def receive(self, _: SeatId, head: FrameHead, content: bytearray) -> Refusal | None:
+        """A whole tensor from another host; None if it was taken."""
+        engine = self._engine
+        fault = find_tensor_fault(head.dtype.value, head.shape, len(content), self._limits)
+        if fault is not None:
+            return fault
+        if engine is None:
+            return Refusal(RefusalCode.NOT_PREPARED, f"{head}: this host is not prepared yet")
+        refusal = engine.receive(head, to_tensor(content, head.dtype, head.shape))
+        self._wake.set()
+        return refusal
+
+    def tell(self, event: Event) -> None:
+        """From any thread."""
+        self._to_loop(lambda: self._on_event(event))
+
+    async def close(self) -> None:
+        self._running = False
+        self._wake.set()
+        thread, engine = self._thread, self._engine
+        if thread is not None:
+            await asyncio.to_thread(thread.join, JOIN_SECONDS)
+        if engine is not None and (thread is None or not thread.is_alive()):
+            engine.close()
+
+    def _work(self) -> None:
+        while self._running:
+            engine = self._engine
+            outgoing = self._compute(engine) if engine is not None else None
+            if outgoing is None:
+                self._wake.wait(IDLE_SECONDS)
+                self._wake.clear()
+                continue
+            for frame in outgoing:
+                self._to_loop(lambda frame=frame: self._on_outgoing(frame))  # type: ignore[misc]
+
+    def _compute(self, engine: Engine) -> list[Outgoing] | None:
+        try:
+            return engine.run_ready()
+        except Exception as error:
+            # The top of the thread: who waits for this host must hear that it will not get on.
+            journal.error("engine_broke", trace=error)
+            epoch, step, micro_batch, _, _ = engine.progress
+            words = f"{type(error).__name__}: {error}"
+            self.tell(FaultFound(epoch, "", step, micro_batch, HostFaultCode.HOST_BROKEN, words))
+            return None
+
+    def _to_loop(self, call: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            # The loop is closed: the process ends.
+            journal.debug("loop_closed")
