@@ -44,12 +44,14 @@ types: setup ## mypy, strict
 .PHONY: generate
 generate: setup ## Write every generated file anew
 	@$(BIN)/python scripts/build_seccomp.py
+	@$(BIN)/python scripts/build_protos.py
 	@$(BIN)/python scripts/generate.py
 	@$(BIN)/python scripts/money_example.py
 
 .PHONY: verify
 verify: setup ## Fail when a generated file has drifted from its source
 	@$(BIN)/python scripts/build_seccomp.py --check
+	@$(BIN)/python scripts/build_protos.py --check
 	@$(BIN)/python scripts/generate.py --check
 	@$(BIN)/python scripts/money_example.py --check
 
@@ -80,7 +82,7 @@ test/acceptance: setup ## Stories told with real processes
 test/pgbouncer: setup ## Every test that uses a database, through PgBouncer in transaction mode
 	@TEST_POOLER=pgbouncer $(BIN)/pytest tests/migration tests/integration tests/acceptance $(ARGS)
 
-BENCHMARKS := lifecycle latency match depth fleet hubs ledger
+BENCHMARKS := lifecycle latency match depth fleet hubs ledger networks
 .PHONY: $(BENCHMARKS:%=bench/%) bench/all bench/page
 bench/match: setup ## Choosing the best of 500 to 100,000 slots, against a plain loop
 	@$(BIN)/python -m benchmarks.match $(ARGS)
@@ -96,6 +98,8 @@ bench/hubs: setup ## Two hubs against one, and what three lose against one globa
 	@$(BIN)/python -m benchmarks.hubs $(ARGS)
 bench/ledger: setup ## Lifecycles with money on and off
 	@$(BIN)/python -m benchmarks.ledger $(ARGS)
+bench/networks: setup ## Networks over processes: equal bits through kills, speed of a cut, recovery
+	@$(BIN)/python -m benchmarks.networks $(ARGS)
 bench/all: setup ## All of them one after the other (40 minutes), then the page docs/reference/performance.md
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --out benchmarks/results/$$name.json $(ARGS); done
 	@$(BIN)/python -m benchmarks.page
@@ -128,4 +132,4 @@ agent.pyz: setup ## The agent as one file: dist/agent.pyz
 
 .PHONY: lock
 lock: setup ## Pin what is installed now
-	@$(BIN)/pip freeze --exclude-editable > constraints.txt
+	@$(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//' > constraints.txt

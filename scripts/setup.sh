@@ -55,7 +55,10 @@ if [ ! -x "$venv/bin/python" ]; then
   "$python" -m venv "$venv" || fail "the venv module is missing: sudo apt-get install python3-venv"
 fi
 echo "setup: installing Python packages"
-"$venv/bin/python" -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[hub,dev]' 2>"$venv/pip.log" || {
+# PyTorch comes as pip finds it. On Linux PyPI's build brings CUDA along, gigabytes that a machine without a card has no
+# use for: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make setup takes the small build of the same version.
+"$venv/bin/python" -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[hub,networks,dev]' \
+  2>"$venv/pip.log" || {
   tail -n 20 "$venv/pip.log" >&2
   fail "pip could not install the packages; its last words are above."
 }

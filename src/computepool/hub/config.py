@@ -99,6 +99,25 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     group_commit: Annotated[
         bool, _meta("Calls that wait share a transaction. Off only to measure what it is worth.")
     ] = True
+    rpc_port: Annotated[int, _meta("Port of gRPC and of the relay between nodes. 0: off.", least=0, most=65_535)] = 0
+    rpc_host: Annotated[str, _meta("Address that gRPC listens on.")] = "127.0.0.1"
+    rpc_advertised_address: Annotated[
+        str, _meta("How nodes and people reach gRPC, as host:port. Empty: RPC_HOST and RPC_PORT.")
+    ] = ""
+    rpc_tls_certificate_file: Annotated[
+        str, _meta("gRPC over TLS: file with the certificate and its chain, as PEM. Empty: without TLS.")
+    ] = ""
+    rpc_tls_key_file: Annotated[str, _meta("gRPC over TLS: file with the certificate's private key, as PEM.")] = ""
+    rpc_pool_size_max: Annotated[int, _meta("Database connections of the process that serves gRPC.", above=0)] = 5
+    seat_token_seconds: Annotated[
+        int, _meta("Life of the token with which a host of a network opens streams to others.", least=30)
+    ] = 600
+    relay_bytes_per_second_max: Annotated[
+        int, _meta("What the relay carries for one run in a second; more waits.", least=1_000_000)
+    ] = 50_000_000
+    relay_bytes_in_flight_max: Annotated[
+        int, _meta("What the relay holds of one run's frames at a time; more waits.", least=1_000_000)
+    ] = 64_000_000
     placement_file: Annotated[
         str, _meta("File with the weights of placement and the split that compares two sets. Empty: the shipped one.")
     ] = ""
@@ -188,6 +207,14 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.welcome_microcredits is not None:
             return self.welcome_microcredits
         return DEMO_WELCOME_MICROCREDITS if self.demo else 0
+
+    @property
+    def rpc_address(self) -> str:
+        """Where gRPC is to be dialled; empty when it is off."""
+        if self.rpc_port == 0:
+            return ""
+        host = f"[{self.rpc_host}]" if ":" in self.rpc_host else self.rpc_host
+        return self.rpc_advertised_address or f"{host}:{self.rpc_port}"
 
     @property
     def url(self) -> str:

@@ -37,6 +37,8 @@ from computepool.hub.http.app import build_app
 from computepool.hub.metrics import HubMetrics
 from computepool.hub.payments.providers import close_providers, open_providers
 from computepool.hub.processes import HubProcesses, listen_shared, port_held
+from computepool.hub.rpc.process import check_settings as check_rpc_settings
+from computepool.hub.rpc.process import rpc_beside
 from computepool.hub.services.accounts import ensure_operator
 from computepool.hub.services.callers import Callers
 from computepool.hub.services.cash_terms import CashBook
@@ -68,6 +70,7 @@ LANES = 2
 def run_hub(**overrides: Any) -> int:
     """Runs until SIGTERM or SIGINT. `overrides` are settings given on the command line."""
     config = settings.load(HubSettings, os.environ, prefix=PREFIX, **overrides)
+    check_rpc_settings(config)
     if config.workers == 1:
         _start_log(config)
         return _run(serve(config))
@@ -77,11 +80,11 @@ def run_hub(**overrides: Any) -> int:
 
 
 def _run_process(config: HubSettings, number: int, parent: int) -> int:
-    """One of several. A link for the operator is printed once, not by each."""
+    """One of several. A link for the operator is printed once, not by each; gRPC is served beside the first."""
     _start_log(config, name=f" hub-{number}")
     if number > 1:
         config = msgspec.structs.replace(config, operator_link=False)
-    return _run(serve(config, parent=parent))
+    return _run(serve(config, parent=parent, with_rpc=number == 1))
 
 
 def _start_log(config: HubSettings, name: str = "") -> None:
@@ -109,7 +112,7 @@ def _calm_collector() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-async def serve(config: HubSettings, *, parent: int | None = None) -> None:
+async def serve(config: HubSettings, *, parent: int | None = None, with_rpc: bool = True) -> None:
     """`parent` can be read once the parent is gone; a hub process that has one shares the port with its siblings."""
     if parent is not None:
         _end_with_parent(parent)
@@ -130,8 +133,14 @@ async def serve(config: HubSettings, *, parent: int | None = None) -> None:
             ),
             hub,
         )
-        await server.serve(None if parent is None else [listen_shared(config.host, config.port)])
+        sockets = None if parent is None else [listen_shared(config.host, config.port)]
+        async with _rpc_process(config, hub, dsn) if with_rpc else contextlib.nullcontext():
+            await server.serve(sockets)
         log.info("hub_stopped")
+
+
+def _rpc_process(config: HubSettings, hub: Hub, dsn: str) -> contextlib.AbstractAsyncContextManager[None]:
+    return rpc_beside(config, hub_id=hub.keyring.hub_id, dsn=dsn, blobs_dir=data_root(config) / "blobs")
 
 
 def _end_with_parent(parent: int) -> None:

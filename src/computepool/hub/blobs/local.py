@@ -83,5 +83,9 @@ class LocalBlobs:
     def has(self, sha256: str) -> bool:
         return self._path(sha256).is_file()
 
+    def remove(self, sha256: str) -> None:
+        """Whoever calls has made sure that nobody needs it."""
+        self._path(sha256).unlink(missing_ok=True)
+
     def _path(self, sha256: str) -> Path:
         return self._root / sha256[:2] / sha256[2:4] / sha256

@@ -526,6 +526,10 @@ class Rounds:
     async def look_around(self, changes: Sequence[Change] | None) -> None:
         """Something has changed for attempts that run or for nodes themselves; None: perhaps for all."""
         nodes = {change.subject_id for change in changes or () if change.kind is ChangeKind.NODE}
+        for change in changes or ():
+            if change.kind is ChangeKind.LEASE and change.subject_id is not None:
+                # What is in the record and was never sent is delivered as if it had been lost on its way.
+                self._look_up_soon(NodeId(change.subject_id))
         stops = changes is None or any(change.kind is ChangeKind.CONTROLS for change in changes)
         calls = [
             call for call in self._parked if changes is None or call.node_id in nodes or (stops and call.running)

@@ -11,6 +11,7 @@ from computepool.core.jobs.state import IllegalTransition
 from computepool.core.ledger.amount import InvalidAmount
 from computepool.core.ledger.dispute import DisputeRefused
 from computepool.core.ledger.refusal import InsufficientCredits, PostingMismatch, PostingRefused
+from computepool.core.networks import errors as network_errors
 from computepool.core.payments import errors as payment_errors
 from computepool.settings import InvalidSettings
 from computepool.wire.errors import ErrorBody
@@ -32,6 +33,7 @@ STATUS: dict[type[errors.ComputePoolError], int] = {
     errors.StaleBoot: 409,
     errors.NameTaken: 409,
     errors.NodeRemoved: 409,
+    errors.VersionMismatch: 409,
     errors.LimitExceeded: 429,
     errors.RateLimited: 429,
     errors.HubUnavailable: 503,
@@ -43,6 +45,9 @@ STATUS: dict[type[errors.ComputePoolError], int] = {
     PostingMismatch: 409,
     PostingRefused: 409,
     DisputeRefused: 409,
+    network_errors.DataRefused: 400,
+    network_errors.NoPlacement: 409,
+    network_errors.RunElsewhere: 503,
     payment_errors.CurrencyMismatch: 400,
     payment_errors.PayoutBelowMinimum: 400,
     payment_errors.SignatureRefused: 401,

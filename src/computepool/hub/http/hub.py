@@ -48,6 +48,8 @@ async def get_hub(call: Call) -> HubView:
         beat_seconds=call.hub.beat_seconds,
         lease_seconds=settings.lease_seconds,
         hub_keys=call.hub.keyring.public_keys(),
+        rpc_address=settings.rpc_address,
+        rpc_tls=bool(settings.rpc_tls_certificate_file),
     )
 
 

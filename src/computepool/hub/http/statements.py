@@ -221,11 +221,12 @@ def _meter(line: ChargeLine) -> int | None:
     """Of what was paid; what costs nothing is not metered."""
     if line.finished_at is None or not line.charged_microcredits:
         return None
-    return meter_seconds(
+    seconds = meter_seconds(
         claimed_seconds=line.run_seconds,
         held_seconds=(line.finished_at - line.leased_at).total_seconds(),
         wall_seconds=line.wall_seconds,
     )
+    return seconds if line.checkpoint_seconds is None else min(seconds, line.checkpoint_seconds)
 
 
 def _to_account_sum(found: AccountSum) -> wire.AccountSum:

@@ -65,7 +65,7 @@ def _to_job_why(story: JobStory) -> wire.JobWhy:
 def _to_waiting(waiting: Waiting) -> wire.WhyWaiting:
     found = waiting.explanation
     return wire.WhyWaiting(
-        words=say_waiting(found),
+        words=waiting.run_words or say_waiting(found),
         slot_count=found.slot_count,
         pass_count=found.pass_count,
         free_count=found.free_count,
@@ -74,7 +74,7 @@ def _to_waiting(waiting: Waiting) -> wire.WhyWaiting:
         turn=_to_turn(waiting.turn),
         gates=[wire.WhyGate(gate=g.gate, asked=g.asked, failed_count=g.failed_count) for g in found.gates],
         places=_to_places(found.places),
-        suggestions=[_to_suggestion(suggestion) for suggestion in found.suggestions],
+        suggestions=[] if waiting.run_words else [_to_suggestion(suggestion) for suggestion in found.suggestions],
         notes=list(found.notes),
     )
 

@@ -188,17 +188,22 @@ def _judge(
     if attempt is None or attempt.node_id != report.node_id:
         raise StaleLease("This node holds no such lease. Forget the attempt.")
     key = (attempt.job_id, attempt.slice_index)
-    claim = ReportedEnd(completion.exit_code, completion.cause, report.sha256)
+    # A seat of a run has nothing to deliver: the run's owner ends it. Whoever ends it before has left.
+    left = completion.cause is None and snapshot.is_seat(attempt_id)
+    cause = Cause.OWNER_RETURNED if left else completion.cause
+    claim = ReportedEnd(completion.exit_code, cause, report.sha256)
     slice_, siblings = snapshot.slices[key], snapshot.list_live(key, but=attempt_id)
     decision = decide_report(slice_, attempt, siblings, claim)
     if isinstance(decision, Refusal):
         raise StaleLease(f"The result came too late: {decision.reason}. Forget the attempt.")
     if not decision.repeated:
         account_id, row = snapshot.get_account_id(attempt.job_id), _to_row(report)
-        if completion.cause is None:
+        if cause is None:
             _check_outputs(completion, account_id, present)
-        elif decision.slice.state is SliceState.QUEUED and not purse.pays(
-            snapshot, account_id, decision.attempts[0], row
+        elif (
+            decision.slice.state is SliceState.QUEUED
+            and not snapshot.is_seat(attempt_id)
+            and not purse.pays(snapshot, account_id, decision.attempts[0], row)
         ):
             decision = decide_last_report(slice_, attempt, siblings, claim)
             assert isinstance(decision, Decision)

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from computepool.core.ids import AccountId, AttemptId, JobId
 from computepool.core.jobs.lease import Attempt
-from computepool.core.jobs.state import JOB_TERMINAL, AttemptState
+from computepool.core.jobs.state import ATTEMPT_LIVE, JOB_TERMINAL, AttemptState
 from computepool.core.ledger import verbs
 from computepool.core.ledger.accounts import SHARDS, AccountKind
 from computepool.core.ledger.charging import (
@@ -38,25 +38,36 @@ def price_end(
     before: LockedAttempt, after: Attempt, report: ReportRow | None, job: JobCounts, now: datetime
 ) -> Charge | None:
     """What the submitter pays for an attempt that has just ended, if anything."""
+    is_seat = before.checkpoint_seconds is not None
     if before.rate_microcredits_per_hour <= 0 or before.owner_id == job.account_id:
         return None
-    if before.attempt.state not in _UNENDED or after.state in _UNENDED:
+    if not _is_ended(before.attempt.state, after.state, is_seat=is_seat):
         return None
     seconds = meter_seconds(
         claimed_seconds=report.run_seconds if report is not None else None,
         held_seconds=(now - before.leased_at).total_seconds(),
         wall_seconds=job.wall_seconds,
     )
-    end = End(after.cause, before.attempt.state, seconds)
+    end = End(after.cause, before.attempt.state, seconds, before.checkpoint_seconds or 0, is_seat)
     frozen = FrozenPrice(PriceMode.PER_SECOND, before.rate_microcredits_per_hour)
     price = price_attempt(frozen, end, wall_seconds=job.wall_seconds)
     return charge_attempt(after.id, price, fee_ppm=before.fee_ppm) if price else None
 
 
+def _is_ended(before: AttemptState, after: AttemptState, *, is_seat: bool) -> bool:
+    """Whether it is time to pay. A lost attempt may yet deliver; a lost seat never does, and is paid at once."""
+    if is_seat:
+        return before in ATTEMPT_LIVE and after not in ATTEMPT_LIVE
+    return before in _UNENDED and after not in _UNENDED
+
+
 def settle_job(
     job: JobCounts, charged: Mapping[AccountId, list[Charge]], *, shard: int
 ) -> tuple[JobCounts, list[Posting]]:
-    """Pays the owners of a job's attempts, covers what is still to be run, and returns what is left at its end."""
+    """Pays the owners of a job's attempts, covers what is still to be run, and returns what is left at its end.
+
+    Seats need no cover: what was set aside is for their hours, however many PNodes fill them one after the other.
+    """
     postings: list[Posting] = []
     held = job.held_remaining
     for owner_id, charges in charged.items():
@@ -78,7 +89,7 @@ def settle_job(
     if job.state in JOB_TERMINAL:
         _add(postings, verbs.refund(job_id=job.id, submitter_id=job.account_id, held_remaining=held))
         held = 0
-    elif missing > 0 and charged:
+    elif missing > 0 and charged and job.run_id is None:
         first = min(charge.attempt_id for charges in charged.values() for charge in charges)
         postings.append(
             verbs.extend_hold(job_id=job.id, submitter_id=job.account_id, attempt_id=first, amount=missing)

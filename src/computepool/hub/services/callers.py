@@ -1,4 +1,4 @@
-"""Names the caller of a request: an account by its API key, or a node by its token.
+"""Names the caller of a request: an account by its API key, a node by its token, or the holder of a lease.
 
 Answers are remembered, without a database round trip per call. A key is good for a few seconds; a node for as long
 as this hub hears of all changes, and no longer than a key when it does not. So a revoked key or a removed node is
@@ -13,11 +13,13 @@ from uuid import UUID
 
 from computepool import clock
 from computepool.core.accounts.roles import Role, effective_roles
-from computepool.core.errors import AccountSuspended, NodeRemoved, Unauthenticated
-from computepool.core.ids import AccountId, KeyId, NodeId
+from computepool.core.errors import AccountSuspended, NodeRemoved, StaleLease, Unauthenticated
+from computepool.core.ids import AccountId, AttemptId, JobId, KeyId, NodeId
 from computepool.core.jobs.order import PriorityClass
+from computepool.core.jobs.state import ATTEMPT_LIVE
 from computepool.core.nodes.state import NodeState
 from computepool.hub.services.keyring import NODE_TOKEN_TYPE, Keyring
+from computepool.hub.store import attempts as attempt_store
 from computepool.hub.store import keys as key_store
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store.connect import Pool
@@ -46,6 +48,18 @@ class NodeCaller:
     state: NodeState = NodeState.ACTIVE
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseCaller:
+    """Who holds a live attempt and proves it by the lease's secret: a process that a node runs for the hub."""
+
+    attempt_id: AttemptId
+    node_id: NodeId
+    job_id: JobId
+    slice_index: int
+    # Of whoever submitted the job.
+    account_id: AccountId
+
+
 def hash_secret(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
@@ -59,6 +73,7 @@ class Callers:
         self._nodes: dict[NodeId, tuple[float, NodeCaller]] = {}
         # By digest, which is a tenth of the token: until when it is good, and whose it is.
         self._tokens: dict[bytes, tuple[float, NodeId]] = {}
+        self._leases: dict[AttemptId, tuple[float, LeaseCaller]] = {}
         self._heard_at = float("-inf")
         self._used_keys: set[UUID] = set()
 
@@ -106,6 +121,23 @@ class Callers:
         if len(self._nodes) >= NODES_REMEMBERED_MAX:
             self._nodes.clear()
         self._nodes[node_id] = (now + MEMORY_SECONDS, caller)
+        return caller
+
+    async def get_lease(self, attempt_id: AttemptId, secret: str) -> LeaseCaller:
+        # Asked every time, and first: what is remembered is remembered for the holder of the secret.
+        if not self._keyring.is_lease_secret(attempt_id, secret):
+            raise Unauthenticated("This is not the secret of that lease.")
+        known = self._leases.get(attempt_id)
+        if known is not None and known[0] > clock.seconds():
+            return known[1]
+        async with self._pool.acquire() as conn:
+            held = await attempt_store.find_held(conn, attempt_id)
+        if held is None or held.state not in ATTEMPT_LIVE:
+            raise StaleLease("This attempt is over or has been taken over. Forget it.")
+        caller = LeaseCaller(held.id, held.node_id, held.job_id, held.slice_index, held.account_id)
+        if len(self._leases) >= REMEMBERED_MAX:
+            self._leases.clear()
+        self._leases[attempt_id] = (clock.seconds() + MEMORY_SECONDS, caller)
         return caller
 
     def _read_token(self, token: str) -> NodeId:

@@ -25,6 +25,7 @@ ALGORITHM = "EdDSA"
 NODE_TOKEN_TYPE = "computepool-node+jwt"
 JOB_TOKEN_TYPE = "computepool-job+jwt"
 KEY_SET_TYPE = "computepool-keys+jwt"
+SEAT_TOKEN_TYPE = "computepool-seat+jwt"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import msgspec
 
 from computepool import clock, entropy
-from computepool.core.ids import AccountId, AttemptId, JobId
+from computepool.core.ids import AccountId, AttemptId, JobId, RunId
 from computepool.core.jobs.lease import Attempt
 from computepool.core.jobs.spec import SCRIPT_FILE_NAME
+from computepool.core.networks.run import seat_id
 from computepool.core.placement.rounds import Pair, Round, Wish
 from computepool.hub.config import HubSettings
 from computepool.hub.services.keyring import JOB_TOKEN_TYPE, Keyring
@@ -25,7 +26,7 @@ from computepool.hub.store import slices as slice_store
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.pooler import is_transactional
-from computepool.wire.attempts import Assignment, NextAnswer, RunOrder
+from computepool.wire.attempts import Assignment, HostOrder, NextAnswer, RunOrder
 from computepool.wire.jobs import JobSpec
 
 # Leases granted by one transaction at most.
@@ -49,6 +50,8 @@ class Order:
     wall_seconds: int
     wish: Wish
     size_bytes: int
+    # Its slices are seats of this run.
+    run_id: RunId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +205,15 @@ class Leases:
             wall_seconds=order.wall_seconds,
             log_bytes=self._settings.log_bytes_max,
             isolation=need.isolation,
+            host=self._to_host_order(order.run_id, lease.slice_index) if order.run_id else msgspec.UNSET,
+        )
+
+    def _to_host_order(self, run_id: RunId, slice_index: int) -> HostOrder:
+        return HostOrder(
+            run_id=run_id,
+            seat=seat_id(slice_index),
+            rpc_address=self._settings.rpc_address,
+            tls=bool(self._settings.rpc_tls_certificate_file),
         )
 
     # What is remembered of jobs
@@ -230,9 +242,9 @@ class Leases:
                 raw = msgspec.json.encode(row.spec)
                 spec = msgspec.json.decode(raw, type=JobSpec)
                 wish = Wish(row.prefer, row.weight_set)
-                self.remember(
-                    job_id, Order(row.account_id, spec, row.slice_count, row.wall_seconds, wish, size_order(len(raw)))
-                )
+                size_bytes = size_order(len(raw))
+                order = Order(row.account_id, spec, row.slice_count, row.wall_seconds, wish, size_bytes, row.run_id)
+                self.remember(job_id, order)
 
     def wish_of(self, job_id: JobId) -> Wish:
         """Of a job whose order is at hand."""

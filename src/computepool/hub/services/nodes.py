@@ -38,6 +38,7 @@ from computepool.hub.config import HubSettings
 from computepool.hub.services.attempts import take_losses
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.keyring import NODE_TOKEN_TYPE, Keyring, decode_token, from_base64
+from computepool.hub.services.pnodes import list_hosting_faults, record_hosting
 from computepool.hub.services.stops import stop_poisonous
 from computepool.hub.services.transitions import OnEnd, ignore_end, lock_snapshot
 from computepool.hub.store import attempts as attempt_store
@@ -79,6 +80,7 @@ async def enrol_node(pool: Pool, settings: HubSettings, caller: AccountCaller, r
     if not 1 <= len(request.name) <= 100:
         faults.append("name has 1 to 100 characters")
     faults += _list_floor_faults(request.floor_microcredits_per_hour)
+    faults += list_hosting_faults(request.hosting)
     if faults:
         raise InvalidRequest("The node cannot be enrolled: " + "; ".join(faults) + ".")
     async with pool.acquire() as conn, conn.transaction():
@@ -103,6 +105,7 @@ async def enrol_node(pool: Pool, settings: HubSettings, caller: AccountCaller, r
             slots=cut_into_slots(node_id, machine),
             declared_tflops=list_declared_tflops(machine),
         )
+        await record_hosting(conn, node_id, request.hosting)
         await event_store.record_events(
             conn, [NewEvent(kind="node_enrolled", account_id=caller.account_id, node_id=node_id)]
         )

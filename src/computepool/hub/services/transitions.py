@@ -85,6 +85,10 @@ class Snapshot:
     def expires_at(self, attempt_id: AttemptId) -> datetime:
         return self._locked.attempts[attempt_id].expires_at
 
+    def is_seat(self, attempt_id: AttemptId) -> bool:
+        """Whether it fills a seat of a run."""
+        return self._locked.attempts[attempt_id].checkpoint_seconds is not None
+
     def get_account_id(self, job_id: JobId) -> AccountId:
         return self._locked.jobs[job_id].account_id
 

@@ -40,6 +40,7 @@ from computepool.hub.services import jobs as job_service
 from computepool.hub.services import nodes as node_service
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.offers import find_closed
+from computepool.hub.services.runs import explain_run, get_view
 from computepool.hub.store import why as why_store
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.jobs import Job
@@ -81,6 +82,8 @@ class Waiting:
     turn: Turn
     # The fleet has more slots than were looked at.
     fleet_is_more: bool
+    # Of a seat: what its run waits for, which is another story than the queue's.
+    run_words: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +209,10 @@ async def _explain_queue(
 ) -> Waiting:
     first = min(queued, key=lambda each: (-each.priority, each.queued_at))
     async with pool.acquire() as conn:
+        if job.run_id is not None:
+            # Seats wait for nothing that the queue knows of: their run's owner gives them out.
+            words = explain_run(await get_view(conn, job.run_id))
+            return Waiting(explain_waiting(need, ()), await _find_turn(conn, job, first), False, " ".join(words))
         classes = await _list_classes(conn, settings, to_shape(need), job.account_id, viewer_id)
         turn = await _find_turn(conn, job, first)
     explanation = await asyncio.to_thread(explain_waiting, need, classes)

@@ -14,7 +14,12 @@ _q = load_queries("artifacts")
 async def record_artifact(conn: Connection, *, account_id: AccountId, sha256: bytes, size_bytes: int) -> None:
     """Counts the bytes against the account the first time only."""
     if await _q.insert_artifact(conn, account_id=account_id, sha256=sha256, size_bytes=size_bytes) is not None:
-        await _q.add_stored_bytes(conn, account_id=account_id, size_bytes=size_bytes)
+        await add_stored_bytes(conn, account_id=account_id, size_bytes=size_bytes)
+
+
+async def add_stored_bytes(conn: Connection, *, account_id: AccountId, size_bytes: int) -> None:
+    """Less than zero when they are freed."""
+    await _q.add_stored_bytes(conn, account_id=account_id, size_bytes=size_bytes)
 
 
 async def find_size(conn: Connection, *, account_id: AccountId, sha256: bytes) -> int | None:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from computepool.core.ids import AccountId, AttemptId, JobId, NodeId, SlotName
+from computepool.core.ids import AccountId, AttemptId, JobId, NodeId, RunId, SlotName
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.lease import Attempt, Slice
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
@@ -62,6 +62,8 @@ class LockedAttempt:
     owner_id: AccountId
     rate_microcredits_per_hour: int
     fee_ppm: int
+    # Of a seat of a run: what it is paid to at most. None: an ordinary attempt.
+    checkpoint_seconds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ class JobCounts:
     held_remaining: int
     reserve_microcredits: int
     charged_microcredits: int
+    # Its slices are seats of this run.
+    run_id: RunId | None = None
 
     @property
     def open_count(self) -> int:
@@ -246,6 +250,7 @@ async def lock_attempts_and_jobs(
                 row["owner_id"],
                 row["rate_microcredits_per_hour"] or 0,
                 row["fee_ppm"] or 0,
+                row["checkpoint_seconds"],
             )
     return Locked(attempts, jobs, now)
 
@@ -349,6 +354,7 @@ def _to_counts(row: Any) -> JobCounts:
         held_remaining=row["held_remaining"],
         reserve_microcredits=row["reserve_microcredits"],
         charged_microcredits=row["charged_microcredits"],
+        run_id=row["run_id"],
     )
 
 

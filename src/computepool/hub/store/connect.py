@@ -18,6 +18,9 @@ COMMAND_SECONDS = 30
 LOCK_MILLISECONDS = 500
 APPLICATION_NAME = "computepool-hub"
 
+# How the database says that a lock could not be had.
+BLOCKED = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
+
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
 Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 

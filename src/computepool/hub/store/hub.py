@@ -75,6 +75,8 @@ class ChangeKind(str, Enum):
     NODE = "node"
     # An account's standing, roles or limits, or one of its keys.
     ACCOUNT = "account"
+    # A node was given a lease outside of a round.
+    LEASE = "lease"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from computepool.core.ids import AccountId, AttemptId, JobId, ShapeId
+from computepool.core.ids import AccountId, AttemptId, JobId, RunId, ShapeId
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import JobState
 from computepool.core.ledger.charging import LeaseTerms
@@ -51,6 +51,8 @@ class Job:
     charged_microcredits: int
     leased_count: int
     running_count: int
+    # Its slices are seats of this run.
+    run_id: RunId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class JobOrder:
     wall_seconds: int
     prefer: Preference
     weight_set: str
+    run_id: RunId | None
 
 
 @dataclass(frozen=True, slots=True)

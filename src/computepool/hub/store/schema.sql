@@ -126,6 +126,16 @@ CREATE TYPE public.receipt_state AS ENUM (
     'verified',
     'refused'
 );
+CREATE TYPE public.run_state AS ENUM (
+    'placing',
+    'preparing',
+    'running',
+    'recovering',
+    'stopping',
+    'stopped',
+    'succeeded',
+    'failed'
+);
 CREATE TYPE public.slice_state AS ENUM (
     'queued',
     'leased',
@@ -151,6 +161,19 @@ CREATE FUNCTION public.refuse_change() RETURNS trigger
     AS $$
 BEGIN
     RAISE EXCEPTION '% never change: post the opposite instead', TG_TABLE_NAME
+        USING ERRCODE = 'restrict_violation', TABLE = TG_TABLE_NAME;
+END $$;
+CREATE FUNCTION public.refuse_lower_epoch() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    RAISE EXCEPTION 'the epoch of a run never falls' USING ERRCODE = 'restrict_violation', TABLE = TG_TABLE_NAME;
+END $$;
+CREATE FUNCTION public.refuse_old_incarnation() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    RAISE EXCEPTION 'a VNode is placed anew in a new incarnation only'
         USING ERRCODE = 'restrict_violation', TABLE = TG_TABLE_NAME;
 END $$;
 CREATE FUNCTION public.refuse_payout_change() RETURNS trigger
@@ -247,8 +270,10 @@ CREATE TABLE public.attempts (
     fee_microcredits bigint,
     earning_state public.earning_state,
     release_at timestamp with time zone,
+    checkpoint_seconds integer,
     CONSTRAINT attempts_cause_check CHECK (((cause IS NOT NULL) = (state = ANY (ARRAY['failed'::public.attempt_state, 'lost'::public.attempt_state, 'cancelled'::public.attempt_state])))),
     CONSTRAINT attempts_charged_check CHECK ((charged_microcredits >= 0)),
+    CONSTRAINT attempts_checkpoint_check CHECK ((checkpoint_seconds >= 0)),
     CONSTRAINT attempts_earning_check CHECK ((((earning_state IS NULL) = (release_at IS NULL)) AND ((earning_state IS NULL) = (COALESCE(charged_microcredits, (0)::bigint) = 0)))),
     CONSTRAINT attempts_fee_check CHECK (((fee_microcredits >= 0) AND (fee_microcredits <= COALESCE(charged_microcredits, (0)::bigint)))),
     CONSTRAINT attempts_fee_ppm_check CHECK (((fee_ppm >= 0) AND (fee_ppm <= 200000))),
@@ -440,6 +465,7 @@ CREATE TABLE public.jobs (
     held_remaining bigint DEFAULT 0 NOT NULL,
     reserve_microcredits bigint DEFAULT 0 NOT NULL,
     charged_microcredits bigint DEFAULT 0 NOT NULL,
+    run_id uuid,
     CONSTRAINT jobs_charged_check CHECK ((charged_microcredits >= 0)),
     CONSTRAINT jobs_counts_check CHECK (((succeeded_count >= 0) AND (failed_count >= 0) AND (cancelled_count >= 0) AND (((succeeded_count + failed_count) + cancelled_count) <= slice_count))),
     CONSTRAINT jobs_finished_check CHECK ((((state = ANY (ARRAY['succeeded'::public.job_state, 'failed'::public.job_state, 'cancelled'::public.job_state])) = (finished_at IS NOT NULL)) AND ((finished_at IS NOT NULL) = (((succeeded_count + failed_count) + cancelled_count) = slice_count)))),
@@ -525,6 +551,21 @@ CREATE TABLE public.market_clock (
     ticked_at timestamp with time zone NOT NULL,
     CONSTRAINT market_clock_only_row_check CHECK (only_row)
 );
+CREATE TABLE public.networks (
+    id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    name text NOT NULL,
+    spec text NOT NULL,
+    digest bytea NOT NULL,
+    vnode_count integer NOT NULL,
+    parameter_count bigint NOT NULL,
+    idempotency_key text,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    deleted_at timestamp with time zone,
+    CONSTRAINT networks_digest_check CHECK ((length(digest) = 32)),
+    CONSTRAINT networks_parameters_check CHECK ((parameter_count >= 0)),
+    CONSTRAINT networks_vnodes_check CHECK ((vnode_count > 0))
+);
 CREATE TABLE public.nodes (
     id uuid NOT NULL,
     account_id uuid NOT NULL,
@@ -601,6 +642,28 @@ CREATE TABLE public.payouts (
     CONSTRAINT payouts_reserved_check CHECK (((state = 'requested'::public.payout_state) = (reserved_at IS NULL))),
     CONSTRAINT payouts_returned_check CHECK (((state = 'returned'::public.payout_state) = (returned_at IS NOT NULL))),
     CONSTRAINT payouts_sent_check CHECK ((((sent_at IS NOT NULL) OR (state <> ALL (ARRAY['sent'::public.payout_state, 'unknown'::public.payout_state, 'confirmed'::public.payout_state, 'returned'::public.payout_state]))) AND ((sent_at IS NULL) OR (state <> ALL (ARRAY['requested'::public.payout_state, 'reserved'::public.payout_state, 'approved'::public.payout_state]))) AND ((sent_at IS NULL) OR (approved_at IS NOT NULL))))
+);
+CREATE TABLE public.placements (
+    run_id uuid NOT NULL,
+    vnode_id text NOT NULL,
+    replica integer NOT NULL,
+    "position" integer NOT NULL,
+    seat text NOT NULL,
+    incarnation integer NOT NULL,
+    CONSTRAINT placements_incarnation_check CHECK ((incarnation > 0))
+);
+CREATE TABLE public.pnodes (
+    node_id uuid NOT NULL,
+    numeric_class text NOT NULL,
+    memory_bytes bigint NOT NULL,
+    flops_per_second double precision NOT NULL,
+    address text DEFAULT ''::text NOT NULL,
+    held_sha256s bytea[] DEFAULT '{}'::bytea[] NOT NULL,
+    told_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT pnodes_class_check CHECK (((length(numeric_class) >= 1) AND (length(numeric_class) <= 200))),
+    CONSTRAINT pnodes_flops_check CHECK (((flops_per_second > (0)::double precision) AND (flops_per_second < 'Infinity'::double precision))),
+    CONSTRAINT pnodes_held_check CHECK ((cardinality(held_sha256s) <= 64)),
+    CONSTRAINT pnodes_memory_check CHECK ((memory_bytes > 0))
 );
 CREATE TABLE public.price_index (
     tier text NOT NULL,
@@ -718,6 +781,106 @@ CREATE TABLE public.reliabilities (
     failed double precision NOT NULL,
     faults_running integer NOT NULL,
     counted_at timestamp with time zone NOT NULL
+);
+CREATE TABLE public.run_blobs (
+    run_id uuid NOT NULL,
+    sha256 bytea NOT NULL,
+    size_bytes bigint NOT NULL,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT run_blobs_hash_check CHECK ((length(sha256) = 32)),
+    CONSTRAINT run_blobs_size_check CHECK ((size_bytes >= 0))
+);
+CREATE TABLE public.run_checkpoint_parts (
+    run_id uuid NOT NULL,
+    step integer NOT NULL,
+    vnode_id text NOT NULL,
+    epoch integer NOT NULL,
+    sha256 bytea NOT NULL,
+    size_bytes bigint NOT NULL,
+    digest bytea NOT NULL,
+    CONSTRAINT run_checkpoint_parts_epoch_check CHECK ((epoch > 0)),
+    CONSTRAINT run_checkpoint_parts_hash_check CHECK ((length(sha256) = 32)),
+    CONSTRAINT run_checkpoint_parts_size_check CHECK ((size_bytes >= 0))
+);
+CREATE TABLE public.run_checkpoints (
+    run_id uuid NOT NULL,
+    step integer NOT NULL,
+    first_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    complete_at timestamp with time zone,
+    audited_at timestamp with time zone,
+    CONSTRAINT run_checkpoints_audit_check CHECK (((audited_at IS NULL) OR (complete_at IS NOT NULL))),
+    CONSTRAINT run_checkpoints_step_check CHECK ((step > 0))
+);
+CREATE TABLE public.run_events (
+    id bigint NOT NULL,
+    run_id uuid NOT NULL,
+    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    kind text NOT NULL,
+    epoch integer NOT NULL,
+    step integer NOT NULL,
+    message text NOT NULL
+);
+ALTER TABLE public.run_events ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.run_events_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+CREATE TABLE public.run_metrics (
+    run_id uuid NOT NULL,
+    step integer NOT NULL,
+    event_id bigint DEFAULT nextval('public.run_events_id_seq'::regclass) NOT NULL,
+    epoch integer NOT NULL,
+    loss_bits bigint NOT NULL,
+    samples_per_second double precision NOT NULL,
+    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT run_metrics_epoch_check CHECK ((epoch > 0)),
+    CONSTRAINT run_metrics_step_check CHECK ((step > 0))
+);
+CREATE TABLE public.run_seats (
+    run_id uuid NOT NULL,
+    seat text NOT NULL,
+    slice_index integer NOT NULL,
+    attempt_id uuid,
+    node_id uuid,
+    numeric_class text DEFAULT ''::text NOT NULL,
+    address text DEFAULT ''::text NOT NULL,
+    CONSTRAINT run_seats_vacant_check CHECK (((attempt_id IS NULL) = (node_id IS NULL)))
+);
+CREATE TABLE public.runs (
+    id uuid NOT NULL,
+    network_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    state public.run_state DEFAULT 'placing'::public.run_state NOT NULL,
+    owner_id uuid,
+    owner_address text DEFAULT ''::text NOT NULL,
+    owner_until timestamp with time zone,
+    epoch integer DEFAULT 0 NOT NULL,
+    steps integer NOT NULL,
+    step integer DEFAULT 0 NOT NULL,
+    checkpoint_step integer DEFAULT 0 NOT NULL,
+    reports_from_epoch integer DEFAULT 1 NOT NULL,
+    numeric_class text DEFAULT ''::text NOT NULL,
+    inexact_from_step integer DEFAULT 0 NOT NULL,
+    recoveries integer DEFAULT 0 NOT NULL,
+    message text DEFAULT ''::text NOT NULL,
+    options jsonb NOT NULL,
+    data jsonb NOT NULL,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    stop_asked_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    CONSTRAINT runs_epoch_check CHECK ((epoch >= 0)),
+    CONSTRAINT runs_exact_check CHECK (((inexact_from_step >= 0) AND (inexact_from_step <= steps))),
+    CONSTRAINT runs_finished_check CHECK (((state = ANY (ARRAY['stopped'::public.run_state, 'succeeded'::public.run_state, 'failed'::public.run_state])) = (finished_at IS NOT NULL))),
+    CONSTRAINT runs_owner_check CHECK (((owner_id IS NULL) = (owner_until IS NULL))),
+    CONSTRAINT runs_recoveries_check CHECK ((recoveries >= 0)),
+    CONSTRAINT runs_reports_check CHECK (((reports_from_epoch >= 0) AND (reports_from_epoch <= (epoch + 1)))),
+    CONSTRAINT runs_started_check CHECK (((epoch > 0) OR (state = ANY (ARRAY['placing'::public.run_state, 'stopped'::public.run_state, 'failed'::public.run_state])))),
+    CONSTRAINT runs_steps_check CHECK (((steps > 0) AND (checkpoint_step >= 0) AND (step >= checkpoint_step) AND (step <= steps)))
 );
 CREATE TABLE public.shapes (
     id integer NOT NULL,
@@ -876,6 +1039,8 @@ ALTER TABLE ONLY public.log_chunks
     ADD CONSTRAINT log_chunks_pkey PRIMARY KEY (attempt_id, start_offset);
 ALTER TABLE ONLY public.market_clock
     ADD CONSTRAINT market_clock_pkey PRIMARY KEY (only_row);
+ALTER TABLE ONLY public.networks
+    ADD CONSTRAINT networks_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.nodes
     ADD CONSTRAINT nodes_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.nodes
@@ -888,6 +1053,10 @@ ALTER TABLE ONLY public.payouts
     ADD CONSTRAINT payouts_key_unique UNIQUE (account_id, idempotency_key);
 ALTER TABLE ONLY public.payouts
     ADD CONSTRAINT payouts_pkey PRIMARY KEY (id);
+ALTER TABLE ONLY public.placements
+    ADD CONSTRAINT placements_pkey PRIMARY KEY (run_id, vnode_id, replica);
+ALTER TABLE ONLY public.pnodes
+    ADD CONSTRAINT pnodes_pkey PRIMARY KEY (node_id);
 ALTER TABLE ONLY public.price_index
     ADD CONSTRAINT price_index_pkey PRIMARY KEY (tier, region, at);
 ALTER TABLE ONLY public.provider_events
@@ -898,6 +1067,24 @@ ALTER TABLE ONLY public.receipts
     ADD CONSTRAINT receipts_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.reliabilities
     ADD CONSTRAINT reliabilities_pkey PRIMARY KEY (node_id, job_class);
+ALTER TABLE ONLY public.run_blobs
+    ADD CONSTRAINT run_blobs_pkey PRIMARY KEY (run_id, sha256);
+ALTER TABLE ONLY public.run_checkpoint_parts
+    ADD CONSTRAINT run_checkpoint_parts_pkey PRIMARY KEY (run_id, step, vnode_id);
+ALTER TABLE ONLY public.run_checkpoints
+    ADD CONSTRAINT run_checkpoints_pkey PRIMARY KEY (run_id, step);
+ALTER TABLE ONLY public.run_events
+    ADD CONSTRAINT run_events_pkey PRIMARY KEY (id);
+ALTER TABLE ONLY public.run_metrics
+    ADD CONSTRAINT run_metrics_pkey PRIMARY KEY (run_id, step);
+ALTER TABLE ONLY public.run_seats
+    ADD CONSTRAINT run_seats_pkey PRIMARY KEY (run_id, seat);
+ALTER TABLE ONLY public.run_seats
+    ADD CONSTRAINT run_seats_slice_unique UNIQUE (run_id, slice_index);
+ALTER TABLE ONLY public.runs
+    ADD CONSTRAINT runs_job_unique UNIQUE (job_id);
+ALTER TABLE ONLY public.runs
+    ADD CONSTRAINT runs_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.shapes
     ADD CONSTRAINT shapes_digest_unique UNIQUE (digest);
 ALTER TABLE ONLY public.shapes
@@ -918,6 +1105,7 @@ ALTER TABLE ONLY public.top_ups
     ADD CONSTRAINT top_ups_pkey PRIMARY KEY (id);
 CREATE UNIQUE INDEX account_freezes_in_force_idx ON public.account_freezes USING btree (account_id) WHERE (lifted_at IS NULL);
 CREATE INDEX api_keys_account_idx ON public.api_keys USING btree (account_id, created_at);
+CREATE INDEX artifacts_sha256_idx ON public.artifacts USING btree (sha256);
 CREATE INDEX attempts_expiry_idx ON public.attempts USING btree (expires_at) WHERE (state = ANY (ARRAY['leased'::public.attempt_state, 'running'::public.attempt_state]));
 CREATE UNIQUE INDEX attempts_live_slice_idx ON public.attempts USING btree (job_id, slice_index) WHERE (state = ANY (ARRAY['leased'::public.attempt_state, 'running'::public.attempt_state]));
 CREATE UNIQUE INDEX attempts_live_slot_idx ON public.attempts USING btree (node_id, slot) WHERE (state = ANY (ARRAY['leased'::public.attempt_state, 'running'::public.attempt_state]));
@@ -945,6 +1133,8 @@ CREATE INDEX ledger_transfers_cash_idx ON public.ledger_transfers USING btree (a
 CREATE INDEX ledger_transfers_range_idx ON public.ledger_transfers USING brin (id, at) WITH (pages_per_range='32', autosummarize='on');
 CREATE INDEX ledger_transfers_source_idx ON public.ledger_transfers USING btree (source_id, id) WHERE ((source_id !~~ 'fee/%'::text) AND (source_id !~~ 'world/%'::text));
 CREATE INDEX ledger_transfers_target_idx ON public.ledger_transfers USING btree (target_id, id) WHERE ((target_id !~~ 'fee/%'::text) AND (target_id !~~ 'world/%'::text) AND (kind <> ALL (ARRAY['hold'::public.ledger_transfer_kind, 'refund'::public.ledger_transfer_kind])));
+CREATE INDEX networks_account_idx ON public.networks USING btree (account_id, id);
+CREATE UNIQUE INDEX networks_key_unique ON public.networks USING btree (account_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 CREATE INDEX nodes_account_idx ON public.nodes USING btree (account_id, id);
 CREATE INDEX offers_hours_idx ON public.offers USING btree (hours, zone) WHERE (hours IS NOT NULL);
 CREATE INDEX payout_details_account_idx ON public.payout_details USING btree (account_id, created_at);
@@ -957,6 +1147,13 @@ CREATE INDEX price_index_at_idx ON public.price_index USING btree (at);
 CREATE INDEX provider_events_refused_idx ON public.provider_events USING btree (received_at, provider, event_id) WHERE ((verdict = 'refused'::public.claim_verdict) AND (reviewed_at IS NULL));
 CREATE INDEX provider_events_subject_idx ON public.provider_events USING btree (subject_id, received_at);
 CREATE INDEX receipts_unverified_idx ON public.receipts USING btree (created_at) WHERE (state = 'unverified'::public.receipt_state);
+CREATE INDEX run_blobs_sha256_idx ON public.run_blobs USING btree (sha256);
+CREATE INDEX run_events_run_idx ON public.run_events USING btree (run_id, id);
+CREATE INDEX run_metrics_event_idx ON public.run_metrics USING btree (run_id, event_id);
+CREATE UNIQUE INDEX run_seats_attempt_unique ON public.run_seats USING btree (attempt_id) WHERE (attempt_id IS NOT NULL);
+CREATE INDEX runs_account_idx ON public.runs USING btree (account_id, id);
+CREATE INDEX runs_network_idx ON public.runs USING btree (network_id, id);
+CREATE INDEX runs_open_idx ON public.runs USING btree (owner_until) WHERE (finished_at IS NULL);
 CREATE INDEX slices_queue_idx ON public.slices USING btree (shape_id, priority_class DESC, account_id, priority DESC, queued_at, job_id, slice_index) WHERE (state = 'queued'::public.slice_state);
 CREATE INDEX spot_history_at_idx ON public.spot_history USING btree (at);
 CREATE INDEX top_ups_account_idx ON public.top_ups USING btree (account_id, id);
@@ -967,6 +1164,8 @@ CREATE TRIGGER book_checkpoints_never_change BEFORE DELETE OR UPDATE OR TRUNCATE
 CREATE TRIGGER book_closings_never_change BEFORE DELETE OR UPDATE OR TRUNCATE ON public.book_closings FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
 CREATE TRIGGER ledger_transfers_never_change BEFORE DELETE OR UPDATE OR TRUNCATE ON public.ledger_transfers FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
 CREATE TRIGGER payouts_refuse_change BEFORE UPDATE ON public.payouts FOR EACH ROW EXECUTE FUNCTION public.refuse_payout_change();
+CREATE TRIGGER placements_incarnation_grows BEFORE UPDATE ON public.placements FOR EACH ROW WHEN (((new.incarnation < old.incarnation) OR ((new.incarnation = old.incarnation) AND (new.seat <> old.seat)))) EXECUTE FUNCTION public.refuse_old_incarnation();
+CREATE TRIGGER runs_epoch_never_falls BEFORE UPDATE ON public.runs FOR EACH ROW WHEN ((new.epoch < old.epoch)) EXECUTE FUNCTION public.refuse_lower_epoch();
 ALTER TABLE ONLY public.account_freezes
     ADD CONSTRAINT account_freezes_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.account_freezes
@@ -995,6 +1194,8 @@ ALTER TABLE ONLY public.invites
     ADD CONSTRAINT invites_created_by_fkey FOREIGN KEY (created_by) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.invites
     ADD CONSTRAINT invites_used_by_fkey FOREIGN KEY (used_by) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.networks
+    ADD CONSTRAINT networks_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.nodes
     ADD CONSTRAINT nodes_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.offers
@@ -1007,10 +1208,26 @@ ALTER TABLE ONLY public.payouts
     ADD CONSTRAINT payouts_approved_by_fkey FOREIGN KEY (approved_by) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.payouts
     ADD CONSTRAINT payouts_details_id_fkey FOREIGN KEY (details_id) REFERENCES public.payout_details(id);
+ALTER TABLE ONLY public.placements
+    ADD CONSTRAINT placements_seat_fkey FOREIGN KEY (run_id, seat) REFERENCES public.run_seats(run_id, seat);
+ALTER TABLE ONLY public.pnodes
+    ADD CONSTRAINT pnodes_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);
 ALTER TABLE ONLY public.provider_events
     ADD CONSTRAINT provider_events_reviewed_by_fkey FOREIGN KEY (reviewed_by) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.provider_events
     ADD CONSTRAINT provider_events_said_by_fkey FOREIGN KEY (said_by) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.run_blobs
+    ADD CONSTRAINT run_blobs_run_id_fkey FOREIGN KEY (run_id) REFERENCES public.runs(id);
+ALTER TABLE ONLY public.run_checkpoint_parts
+    ADD CONSTRAINT run_checkpoint_parts_step_fkey FOREIGN KEY (run_id, step) REFERENCES public.run_checkpoints(run_id, step) ON DELETE CASCADE;
+ALTER TABLE ONLY public.run_checkpoints
+    ADD CONSTRAINT run_checkpoints_run_id_fkey FOREIGN KEY (run_id) REFERENCES public.runs(id);
+ALTER TABLE ONLY public.run_seats
+    ADD CONSTRAINT run_seats_run_id_fkey FOREIGN KEY (run_id) REFERENCES public.runs(id);
+ALTER TABLE ONLY public.runs
+    ADD CONSTRAINT runs_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.runs
+    ADD CONSTRAINT runs_network_id_fkey FOREIGN KEY (network_id) REFERENCES public.networks(id);
 ALTER TABLE ONLY public.sign_in_links
     ADD CONSTRAINT sign_in_links_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.slots

@@ -71,6 +71,8 @@ class ChargeLine:
     earning_state: EarningState | None
     release_at: datetime | None
     dispute: DisputeNote | None
+    # Of a seat of a run: what it is paid to at most. None: an ordinary attempt.
+    checkpoint_seconds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ WITH wanted AS (SELECT * FROM unnest(:job_ids::text::uuid[], :slice_indexes::tex
 locked AS MATERIALIZED (
     SELECT a.id, a.job_id, a.slice_index, a.number, a.node_id, a.slot, a.state, a.cause, a.report_sha256, a.leased_at,
            a.expires_at, a.expected_seconds, a.rate_microcredits_per_hour, a.fee_ppm, a.holdback_seconds,
-           n.account_id AS owner_id
+           a.checkpoint_seconds, n.account_id AS owner_id
       FROM attempts a JOIN wanted w ON w.job_id = a.job_id AND w.slice_index = a.slice_index
       JOIN nodes n ON n.id = a.node_id
      WHERE a.state IN ('leased', 'running') OR a.id = ANY(:ids::text::uuid[])
@@ -61,12 +61,12 @@ locked AS MATERIALIZED (
 counted AS MATERIALIZED (
     SELECT id, account_id, name, slice_count, succeeded_count, failed_count, cancelled_count, started_at,
            state AS job_state, run_seconds_sum, wall_seconds, held_remaining, reserve_microcredits,
-           charged_microcredits
+           charged_microcredits, run_id
       FROM jobs WHERE id IN (SELECT job_id FROM wanted) AND (SELECT count(*) FROM locked) >= 0
      ORDER BY id FOR UPDATE)
 SELECT c.id AS counted_job_id, c.account_id, c.name, c.slice_count, c.succeeded_count, c.failed_count,
        c.cancelled_count, c.started_at, c.job_state, c.run_seconds_sum, c.wall_seconds, c.held_remaining,
-       c.reserve_microcredits, c.charged_microcredits, locked.*, clock_timestamp() AS now
+       c.reserve_microcredits, c.charged_microcredits, c.run_id, locked.*, clock_timestamp() AS now
   FROM counted c LEFT JOIN locked ON locked.job_id = c.id;
 
 -- name: apply_changes!

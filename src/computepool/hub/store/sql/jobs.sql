@@ -75,7 +75,8 @@ SELECT j.*,
  ORDER BY j.id DESC LIMIT :limit_count;
 
 -- name: list_orders
-SELECT id, account_id, spec, slice_count, wall_seconds, prefer, weight_set FROM jobs WHERE id = ANY(:ids::uuid[]);
+SELECT id, account_id, spec, slice_count, wall_seconds, prefer, weight_set, run_id
+  FROM jobs WHERE id = ANY(:ids::uuid[]);
 
 -- name: list_expired
 SELECT id FROM jobs WHERE finished_at IS NULL AND expires_at <= clock_timestamp() ORDER BY expires_at LIMIT :limit_count;

@@ -1,0 +1,157 @@
+"""What this process has of networks: the runs that it owns, and the sessions of their hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from computepool import entropy
+from computepool.core.ids import AttemptId
+from computepool.core.networks.placement import Location
+from computepool.core.networks.run import SendDrop, SendProbe, SendRun
+from computepool.hub.blobs.fetch import Fetcher
+from computepool.hub.blobs.local import LocalBlobs
+from computepool.hub.config import HubSettings
+from computepool.hub.rpc.reach import Reach
+from computepool.hub.services.keyring import Keyring
+from computepool.hub.services.market import follow
+from computepool.hub.services.owners import Order, PrepareOrder, RunOwner
+from computepool.hub.services.prices import PriceBook, read_rate_card
+from computepool.hub.services.seat_tokens import issue_seat_token
+from computepool.hub.store.connect import Pool
+from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
+
+log = logging.getLogger("computepool.rpc")
+
+# Orders that wait for a host to read them; one that reads none for so long has lost its session.
+ORDERS_MAX = 64
+
+
+class Session:
+    """One host's stream, from its hello to its end."""
+
+    def __init__(self, attempt_id: AttemptId) -> None:
+        self.attempt_id = attempt_id
+        self.orders: asyncio.Queue[pb.HubMessage] = asyncio.Queue(ORDERS_MAX)
+        # Set when this process has nothing more to say to it.
+        self.ended = asyncio.Event()
+
+
+class Sessions:
+    """Where a run's owner sends its orders."""
+
+    def __init__(self, keyring: Keyring, settings: HubSettings) -> None:
+        self._keyring = keyring
+        self._settings = settings
+        self._open: dict[AttemptId, Session] = {}
+
+    def open(self, attempt_id: AttemptId) -> Session:
+        """A host that calls again has lost its old stream, whether we have noticed or not."""
+        self.close(attempt_id)
+        session = self._open[attempt_id] = Session(attempt_id)
+        return session
+
+    def leave(self, session: Session) -> bool:
+        """False: a newer one of the same host is open."""
+        if self._open.get(session.attempt_id) is not session:
+            return False
+        del self._open[session.attempt_id]
+        return True
+
+    def close(self, attempt_id: AttemptId) -> None:
+        session = self._open.get(attempt_id)
+        if session is not None:
+            session.ended.set()
+
+    def send(self, attempt_id: AttemptId, order: Order) -> bool:
+        session = self._open.get(attempt_id)
+        if session is None or session.ended.is_set():
+            return False
+        try:
+            session.orders.put_nowait(self._word(order))
+        except asyncio.QueueFull:
+            log.warning("host_reads_nothing attempt_id=%s", attempt_id)
+            session.ended.set()
+            return False
+        return True
+
+    def _word(self, order: Order) -> pb.HubMessage:
+        if isinstance(order, PrepareOrder):
+            return pb.HubMessage(prepare=self._word_prepare(order))
+        if isinstance(order, SendRun):
+            run = pb.RunOrder(epoch=order.epoch, from_step=order.from_step, until_step=order.until_step)
+            return pb.HubMessage(run=run)
+        if isinstance(order, SendDrop):
+            return pb.HubMessage(drop=pb.Drop(epoch=order.epoch))
+        assert isinstance(order, SendProbe)
+        return pb.HubMessage(probe=pb.Probe(nonce=entropy.new_id().int & 0xFFFFFFFF))
+
+    def _word_prepare(self, order: PrepareOrder) -> pb.Prepare:
+        seconds = self._settings.seat_token_seconds
+        token = issue_seat_token(
+            self._keyring, run_id=str(order.run_id), seat=order.seat, epoch=order.epoch, seconds=seconds
+        )
+        return pb.Prepare(
+            epoch=order.epoch,
+            spec_json=order.spec,
+            placement=[to_location(each) for each in order.locations],
+            checkpoint_step=order.checkpoint_step,
+            checkpoints=[
+                pb.VNodeCheckpoint(vnode_id=part.vnode_id, sha256=part.sha256.hex(), size_bytes=part.size_bytes)
+                for part in order.parts
+            ],
+            data=[
+                pb.DataRef(sha256=item.sha256, size_bytes=item.size_bytes, format=item.format) for item in order.data
+            ],
+            mode="train",
+            seat_token=token,
+            seat_token_seconds=seconds,
+            relay_address=self._settings.rpc_address,
+        )
+
+
+def to_location(each: Location) -> pb.Location:
+    return pb.Location(
+        vnode_id=each.vnode_id,
+        replica=each.replica,
+        seat=each.seat,
+        node_id=each.node_id,
+        incarnation=each.incarnation,
+        address=each.address,
+    )
+
+
+@dataclass(slots=True)
+class Hosting:
+    sessions: Sessions
+    owner: RunOwner
+    prices: PriceBook
+    fetcher: Fetcher
+
+    async def follow_market(self, pool: Pool) -> None:
+        await follow(pool, self.prices, ())
+
+
+def open_hosting(settings: HubSettings, pool: Pool, keyring: Keyring, blobs: LocalBlobs, reach: Reach) -> Hosting:
+    card, _ = read_rate_card(settings.rate_card_file)
+    prices = PriceBook(card, holdback_seconds=settings.holdback_seconds)
+    sessions = Sessions(keyring, settings)
+
+    async def dial(address: str, attempt_id: AttemptId) -> bool:
+        # The address was proven when the host came: it is the one that it called from.
+        peer = address.rpartition(":")[0].strip("[]")
+        secret = keyring.lease_secret(attempt_id)
+        return bool(await reach.find_address(address, peer=peer, lease_secret=secret))
+
+    owner = RunOwner(
+        pool,
+        settings,
+        prices,
+        blobs,
+        sessions,
+        owner_id=entropy.new_id(),
+        address=settings.rpc_address,
+        dial=dial,
+    )
+    return Hosting(sessions, owner, prices, Fetcher(blobs))

@@ -1,0 +1,195 @@
+"""Networks, and the nodes that host VNodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from computepool.core.ids import AccountId, NetworkId, NodeId
+from computepool.core.placement.slot import Slot
+from computepool.core.trust.reputation import Reliability
+from computepool.hub.store.connect import Connection
+from computepool.hub.store.nodes import to_slot
+from computepool.hub.store.offers import Closed
+from computepool.hub.store.queries import load_queries
+
+_q = load_queries("networks")
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    id: NetworkId
+    account_id: AccountId
+    name: str
+    # Canonical JSON.
+    spec: str
+    digest: bytes
+    vnode_count: int
+    parameter_count: int
+    idempotency_key: str | None
+    created_at: datetime
+    deleted_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class FreePNode:
+    """A free slot of a node that hosts VNodes."""
+
+    slot: Slot
+    account_id: AccountId
+    node_name: str
+    floor_microcredits_per_hour: int
+    declared_tflops: float | None
+    numeric_class: str
+    memory_bytes: int
+    flops_per_second: float
+    address: str
+    # Of the data that was asked for.
+    held_bytes: int
+    reliability: Reliability
+
+
+async def insert_network(
+    conn: Connection,
+    *,
+    id: NetworkId,
+    account_id: AccountId,
+    name: str,
+    spec: str,
+    digest: bytes,
+    vnode_count: int,
+    parameter_count: int,
+    idempotency_key: str | None,
+) -> Network | None:
+    """None if the key was used before."""
+    row = await _q.insert_network(
+        conn,
+        id=id,
+        account_id=account_id,
+        name=name,
+        spec=spec,
+        digest=digest,
+        vnode_count=vnode_count,
+        parameter_count=parameter_count,
+        idempotency_key=idempotency_key,
+    )
+    return _to_network(row)
+
+
+async def find_network(conn: Connection, id: NetworkId) -> Network | None:
+    return _to_network(await _q.find_network(conn, id=id))
+
+
+async def find_by_key(conn: Connection, *, account_id: AccountId, idempotency_key: str) -> Network | None:
+    return _to_network(await _q.find_by_key(conn, account_id=account_id, idempotency_key=idempotency_key))
+
+
+async def lock_network(conn: Connection, id: NetworkId) -> Network | None:
+    return _to_network(await _q.lock_network(conn, id=id))
+
+
+async def list_networks(
+    conn: Connection, *, account_id: AccountId | None, before: UUID | None, limit: int
+) -> list[Network]:
+    rows = _q.list_networks(conn, account_id=account_id, before=before, limit_count=limit)
+    return [Network(**row) async for row in rows]
+
+
+async def count_networks(conn: Connection, account_id: AccountId) -> int:
+    return int(await _q.count_networks(conn, account_id=account_id))
+
+
+async def delete_network(conn: Connection, id: NetworkId) -> None:
+    await _q.delete_network(conn, id=id)
+
+
+async def upsert_pnode(
+    conn: Connection, *, node_id: NodeId, numeric_class: str, memory_bytes: int, flops_per_second: float
+) -> None:
+    await _q.upsert_pnode(
+        conn,
+        node_id=node_id,
+        numeric_class=numeric_class,
+        memory_bytes=memory_bytes,
+        flops_per_second=flops_per_second,
+    )
+
+
+async def delete_pnode(conn: Connection, node_id: NodeId) -> None:
+    await _q.delete_pnode(conn, node_id=node_id)
+
+
+async def set_class(conn: Connection, *, node_id: NodeId, numeric_class: str) -> None:
+    await _q.set_class(conn, node_id=node_id, numeric_class=numeric_class)
+
+
+async def set_address(conn: Connection, *, node_id: NodeId, address: str) -> None:
+    await _q.set_address(conn, node_id=node_id, address=address)
+
+
+async def note_held(conn: Connection, *, node_id: NodeId, sha256s: Iterable[bytes]) -> None:
+    await _q.note_held(conn, node_id=node_id, sha256s=list(sha256s))
+
+
+async def list_memory_bytes(conn: Connection, node_ids: Iterable[NodeId]) -> dict[NodeId, int]:
+    """What VNodes may take of one slot of each node."""
+    rows = _q.list_memory_bytes(conn, node_ids=sorted(node_ids))
+    return {row["node_id"]: row["memory_bytes"] async for row in rows}
+
+
+async def list_free_pnodes(
+    conn: Connection,
+    *,
+    account_id: AccountId,
+    job_kind: str,
+    wall_seconds: int,
+    closed: Closed,
+    ceiling: int,
+    node_ids: Iterable[NodeId],
+    avoided_ids: Iterable[NodeId],
+    data_bytes: Mapping[bytes, int],
+    silence_seconds: float,
+    limit: int,
+) -> list[FreePNode]:
+    """Online, free, lent to this account now and within the ceiling; of these nodes alone if any are named."""
+    rows = _q.list_free_pnodes(
+        conn,
+        **closed.to_arrays(),
+        account_id=account_id,
+        job_kind=job_kind,
+        wall_seconds=wall_seconds,
+        ceiling=ceiling,
+        node_ids=sorted(node_ids),
+        avoided_ids=sorted(avoided_ids),
+        data_sha256s=list(data_bytes),
+        data_sizes=list(data_bytes.values()),
+        silence_seconds=silence_seconds,
+        limit_count=limit,
+    )
+    return [_to_free(row) async for row in rows]
+
+
+def _to_free(row: Any) -> FreePNode:
+    known = Reliability()
+    if row["finished"] is not None:
+        known = Reliability(row["finished"], row["failed"], row["faults_running"], row["counted_at"])
+    return FreePNode(
+        slot=to_slot(row, node_id=row["node_id"], name=row["name"]),
+        account_id=row["account_id"],
+        node_name=row["node_name"],
+        floor_microcredits_per_hour=row["floor_microcredits_per_hour"],
+        declared_tflops=row["speed_tflops"],
+        numeric_class=row["numeric_class"],
+        memory_bytes=row["memory_bytes"],
+        flops_per_second=row["flops_per_second"],
+        address=row["address"],
+        held_bytes=row["held_bytes"],
+        reliability=known,
+    )
+
+
+def _to_network(row: Any) -> Network | None:
+    return Network(**row) if row else None
