@@ -33,6 +33,7 @@ ABOUT = {
     "depth": "The same lives beside a long queue, beside work that fits nowhere, and after a long history.",
     "fleet": "10,000 nodes parked at one hub process.",
     "hubs": "A second hub; and what three hubs lose by each seeing only its own nodes.",
+    "networks": "A network cut over processes, killed on the way, beside the same training in one process.",
     "ledger": "The same lives with money in the books, and without. All the others run without.",
 }
 COMPARE = {">=": operator.ge, "<=": operator.le}

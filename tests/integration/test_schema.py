@@ -25,7 +25,15 @@ from computepool.core.nodes.state import NodeState
 from computepool.core.placement.slot import SlotKind
 from computepool.core.placement.weights import Preference
 from computepool.hub.store.receipts import ReceiptState
-from tests.support import audit_rows, dispute_rows, ledger_rows, market_rows, offer_rows, payment_rows
+from tests.support import (
+    audit_rows,
+    dispute_rows,
+    ledger_rows,
+    market_rows,
+    network_rows,
+    offer_rows,
+    payment_rows,
+)
 from tests.support.orphans import count_orphans
 from tests.support.postgres import TestServer
 
@@ -45,6 +53,7 @@ ENUMS = {
     **payment_rows.ENUMS,
     **dispute_rows.ENUMS,
     **offer_rows.ENUMS,
+    **network_rows.ENUMS,
 }
 
 ACCOUNT, JOB, OTHER_JOB = UUID(int=1), UUID(int=2), UUID(int=3)
@@ -241,6 +250,7 @@ IMPOSSIBLE = [
     *market_rows.IMPOSSIBLE,
     *dispute_rows.IMPOSSIBLE,
     *offer_rows.IMPOSSIBLE,
+    *network_rows.IMPOSSIBLE,
 ]
 POSSIBLE = [
     *ledger_rows.POSSIBLE,
@@ -249,6 +259,7 @@ POSSIBLE = [
     *market_rows.POSSIBLE,
     *dispute_rows.POSSIBLE,
     *offer_rows.POSSIBLE,
+    *network_rows.POSSIBLE,
 ]
 
 
@@ -264,6 +275,12 @@ async def test_an_impossible_row_is_refused(conn, constraint, statement):
 async def test_a_row_that_breaks_no_rule_is_taken(conn, statement):
     await insert_attempt(conn)
     await conn.execute(statement)
+
+
+@pytest.mark.parametrize("statement", network_rows.NEVER)
+async def test_what_fences_old_owners_and_hosts_off_never_goes_back(conn, statement):
+    with pytest.raises(asyncpg.RestrictViolationError):
+        await conn.execute(statement)
 
 
 async def test_every_check_of_the_schema_is_tried_above(conn):

@@ -13,8 +13,18 @@ from tests.support.people import Person
 
 
 class AgentProcess:
-    def __init__(self, *, hub_url: str, owner: Person, root: Path, name: str = "agent", **settings: object) -> None:
+    def __init__(
+        self,
+        *,
+        hub_url: str,
+        owner: Person,
+        root: Path,
+        name: str = "agent",
+        program: tuple[str, ...] = ("-m", "computepool.node"),
+        **settings: object,
+    ) -> None:
         self.name = name
+        self._program = program
         self.state_dir = root / f"state-{name}"
         self.log_path = root / f"{name}.log"
         self._env = {
@@ -31,7 +41,7 @@ class AgentProcess:
     def start(self) -> AgentProcess:
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "computepool.node"],
+                [sys.executable, *self._program],
                 env=self._env,
                 stdout=log,
                 stderr=log,

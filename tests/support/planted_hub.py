@@ -184,7 +184,16 @@ def never_closed() -> None:
     Registry.is_closed = lambda self, node_id, now: False
 
 
+def plant_rpc(bug: str) -> None:
+    """The guard is missing in the process that serves gRPC."""
+    from computepool.hub.rpc import process
+
+    process.PROGRAM = ("-m", "tests.support.planted_rpc", bug)
+
+
 PLANTED_IN_PYTHON = {
+    "rpc_no_tenant_check": lambda: plant_rpc("no_tenant_check"),
+    "rpc_no_lease_check": lambda: plant_rpc("no_lease_check"),
     "index_of_everything": index_of_everything,
     "any_kind": leave_out("_JOB_KIND"),
     "any_length": leave_out("_SLICE_SECONDS"),

@@ -49,6 +49,8 @@ class ProtocolNode:
     region: str | None = None
     cores: int = 16
     seed: int = 0
+    # What it says of itself as a host of VNodes, if it is one.
+    hosting: dict[str, Any] | None = None
     private: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
     boot_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     held: dict[str, Held] = field(default_factory=dict)
@@ -80,6 +82,7 @@ class ProtocolNode:
             },
             "isolation": "sandboxed",
             "region": self.region,
+            "hosting": self.hosting,
         }
         answer = await self.client.post(f"{self.pick_url()}/v1/nodes", json=body, headers=self.owner.headers)
         assert answer.status_code == 201, answer.text

@@ -15,18 +15,26 @@ from computepool.node import files, tokens
 from computepool.node.identity import Identity, WrongHub
 from computepool.node.spent_tokens import KEEP_SECONDS, SpentTokens
 from computepool.node.state_dir import StateDir, StateDirInUse
-from computepool.wire.nodes import EnrolledNode, EnrolNode, Hardware, HubKey
+from computepool.wire.nodes import EnrolledNode, EnrolNode, Hardware, Hosting, HubKey
 
 NOW = 1_800_000_000.0
 
 
-def make_request(identity: Identity, *, cores: int = 4, disk_bytes: int = 10**9, floor: int = 0) -> EnrolNode:
+def make_request(
+    identity: Identity,
+    *,
+    cores: int = 4,
+    disk_bytes: int = 10**9,
+    floor: int = 0,
+    hosting: Hosting | None = None,
+) -> EnrolNode:
     return EnrolNode(
         name="attic",
         public_key=identity.public_key_text,
         hardware=Hardware(cores=cores, ram_bytes=10**9, disk_bytes=disk_bytes),
         isolation=IsolationLevel.SANDBOXED,
         floor_microcredits_per_hour=floor,
+        hosting=hosting,
     )
 
 
@@ -53,6 +61,17 @@ def test_an_enrolment_survives_a_restart(tmp_path: Path) -> None:
     assert (again.node_id, again.hub_id, list(again.hub_keys)) == (answer.node_id, answer.hub_id, answer.hub_keys)
     assert again.has_declared(request)
     assert state.enrolment_path.stat().st_mode & 0o777 == 0o600
+
+
+def test_another_numeric_class_is_told_again_but_not_a_speed_that_was_measured_anew(tmp_path: Path) -> None:
+    identity = Identity(StateDir(tmp_path))
+    offer = Hosting(numeric_class="a", memory_bytes=10**9, flops_per_second=1e9)
+    identity.record_enrolment("http://hub", make_request(identity, hosting=offer), make_answer())
+    faster = Hosting(numeric_class="a", memory_bytes=10**9, flops_per_second=2e9)
+    other = Hosting(numeric_class="b", memory_bytes=10**9, flops_per_second=1e9)
+    assert identity.has_declared(make_request(identity, hosting=faster))
+    assert not identity.has_declared(make_request(identity, hosting=other))
+    assert not identity.has_declared(make_request(identity))
 
 
 def test_new_hardware_is_told_again_but_not_a_few_bytes_of_disk(tmp_path: Path) -> None:

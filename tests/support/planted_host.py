@@ -1,0 +1,45 @@
+"""Runs an agent whose hosts compute with a rule taken out, to show that the tests would notice. Never part of the
+product.
+
+Usage: python -m tests.support.planted_host agent BUG; it starts `... host BUG` in the place of the real host.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def unordered_sum() -> None:
+    """Gradients of what several VNodes read are added in another order than one machine adds them."""
+    from computepool.node.vnodes import exchange, segment_run
+
+    in_order = segment_run.add_in_order
+    exchange.add_in_order = segment_run.add_in_order = lambda parts: in_order(parts[::-1])
+
+
+BUGS = {"unordered_sum": unordered_sum}
+
+
+def run_agent(bug: str) -> int:
+    from computepool.node import hosting
+    from computepool.node.main import main
+
+    hosting.PROGRAM = ("-m", "tests.support.planted_host", "host", bug)
+    return main([])
+
+
+def run_host(bug: str) -> int:
+    BUGS[bug]()
+    from computepool.node.vnodes.__main__ import main
+
+    return main()
+
+
+if __name__ == "__main__":
+    role, bug = sys.argv[1:3]
+    if role == "agent":
+        sys.exit(run_agent(bug))
+    code = run_host(bug)
+    sys.stdout.flush()
+    os._exit(code)

@@ -1,0 +1,140 @@
+"""What a partition is expected to reach, against one machine, and when splitting is warned of."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from computepool.core.networks import estimate
+from computepool.core.networks.cost import estimate_edges, estimate_vnodes
+from computepool.core.networks.estimate import Machine, estimate_speed
+from computepool.core.networks.spec import Dtype, Edge, NetworkSpec, Source, TensorType, VNodeSpec
+
+FAST = 1e9
+# A home: 20 Mbit/s up, 50 ms.
+HOME = Machine(FAST, bytes_per_second=2.5e6, latency_seconds=0.05)
+
+
+def make_chain(width: int = 64, *, micro_batches: int = 8, **changes: object) -> NetworkSpec:
+    vnodes = (
+        VNodeSpec("a", "linear", {"features": width}),
+        VNodeSpec("b", "linear", {"features": width}),
+        VNodeSpec("head", "linear", {"features": 8}),
+        VNodeSpec("loss", "cross_entropy"),
+    )
+    edges = (
+        Edge("@x", "a"),
+        Edge("a", "b"),
+        Edge("b", "head"),
+        Edge("head", "loss"),
+        Edge("@y", "loss", target_slot=1),
+    )
+    sources = (Source("x", TensorType((width,))), Source("y", TensorType((), Dtype.I64)))
+    filled = {"batch_size": 32, "micro_batches": micro_batches, **changes}
+    return NetworkSpec("chain", vnodes, edges, sources, "loss", ("head", 0), **filled)
+
+
+def place(spec: NetworkSpec, *machines: int) -> dict[tuple[str, int], int]:
+    """By VNode, in the order of the spec; every replica alike."""
+    return {
+        (vnode.id, replica): machine
+        for replica in range(spec.replicas)
+        for vnode, machine in zip(spec.vnodes, machines, strict=True)
+    }
+
+
+def test_on_one_machine_the_estimate_is_the_work_over_its_speed():
+    spec = make_chain()
+    found = estimate_speed(spec, [Machine(FAST)], place(spec, 0, 0, 0, 0))
+    flops = spec.micro_batches * sum(cost.flops for cost in estimate_vnodes(spec).values())
+    assert found.seconds_per_step == pytest.approx(flops / FAST)
+    assert found.against_one_machine == pytest.approx(1.0)
+    assert found.busy_share == (pytest.approx(1.0),)
+    assert (found.cut_bytes, found.warnings) == (0, ())
+
+
+def test_two_machines_over_a_perfect_link_take_the_bubble_and_the_slower_half():
+    spec = make_chain(micro_batches=16, batch_size=64)
+    found = estimate_speed(spec, [Machine(FAST)] * 2, place(spec, 0, 1, 1, 1))
+    costs = estimate_vnodes(spec)
+    halves = [costs["a"].flops / FAST, sum(costs[each].flops for each in ("b", "head", "loss")) / FAST]
+    assert found.seconds_per_step == pytest.approx(sum(halves) + 15 * max(halves))
+    assert 1.5 < found.against_one_machine < 2.0
+    assert found.warnings == ()
+
+
+def test_more_micro_batches_make_the_bubble_smaller():
+    few, many = (make_chain(micro_batches=count, batch_size=64) for count in (2, 32))
+    rates = [
+        estimate_speed(spec, [Machine(FAST)] * 2, place(spec, 0, 1, 1, 1)).against_one_machine for spec in (few, many)
+    ]
+    assert rates[0] < rates[1] < 2.0
+
+
+def test_over_a_home_uplink_a_small_network_is_slower_and_that_is_said():
+    spec = make_chain()
+    found = estimate_speed(spec, [HOME, HOME], place(spec, 0, 1, 1, 1))
+    assert found.against_one_machine < 0.1
+    assert any("one machine that holds all of it would be faster" in words for words in found.warnings)
+    assert found.cut_bytes == spec.micro_batches * estimate_edges(spec)[Edge("a", "b")].size_bytes
+
+
+def test_latency_bounds_the_pace_by_what_may_be_under_way():
+    """Two machines, so two micro-batches at once: a step of 8 takes at least three more round trips."""
+    spec = make_chain()
+    found = estimate_speed(spec, [HOME, HOME], place(spec, 0, 1, 1, 1))
+    assert found.seconds_per_step >= 0.1 + 7 * 0.1 / 2
+
+
+def test_control_an_estimate_without_latency_promises_too_much(monkeypatch):
+    monkeypatch.setattr(estimate, "_cross", lambda sender, receiver, cost: 0.0)
+    with pytest.raises(AssertionError):
+        test_latency_bounds_the_pace_by_what_may_be_under_way()
+
+
+def test_a_faster_link_is_never_slower():
+    spec = make_chain(256)
+    rates = [
+        estimate_speed(spec, [Machine(FAST, speed)] * 2, place(spec, 0, 0, 1, 1)).samples_per_second
+        for speed in (1e5, 1e6, 1e7, inf)
+    ]
+    assert rates == sorted(rates)
+
+
+def test_too_few_micro_batches_for_the_machines_are_warned_of():
+    spec = make_chain(micro_batches=2)
+    found = estimate_speed(spec, [Machine(FAST)] * 3, place(spec, 0, 1, 2, 2))
+    assert any("2 micro-batches do not keep 3 machines busy" in words for words in found.warnings)
+
+
+def test_replicas_share_the_micro_batches_and_pay_for_their_sum():
+    spec = make_chain(replicas=2)
+    apart = {(vnode.id, replica): replica for vnode in spec.vnodes for replica in range(2)}
+    free = estimate_speed(spec, [Machine(FAST)] * 2, apart)
+    assert free.against_one_machine == pytest.approx(2.0)
+    paid = estimate_speed(spec, [Machine(FAST, 1e6, 0.01)] * 2, apart)
+    weights = 4 * sum(cost.parameter_count for cost in estimate_vnodes(spec).values())
+    assert paid.cut_bytes == 2 * weights
+    assert paid.seconds_per_step == pytest.approx(free.seconds_per_step + 2 * weights / 1e6 + 0.02)
+
+
+def test_two_towers_on_two_machines_do_not_wait_for_each_other():
+    vnodes = (
+        VNodeSpec("left", "linear", {"features": 64}),
+        VNodeSpec("right", "linear", {"features": 64}),
+        VNodeSpec("sum", "add"),
+        VNodeSpec("loss", "mse"),
+    )
+    edges = (
+        Edge("@x", "left"),
+        Edge("@x", "right"),
+        Edge("left", "sum"),
+        Edge("right", "sum", target_slot=1),
+        Edge("sum", "loss"),
+        Edge("@y", "loss", target_slot=1),
+    )
+    sources = (Source("x", TensorType((64,))), Source("y", TensorType((64,))))
+    spec = NetworkSpec("towers", vnodes, edges, sources, "loss", ("sum", 0), batch_size=8, micro_batches=1)
+    found = estimate_speed(spec, [Machine(FAST)] * 2, place(spec, 0, 1, 1, 1))
+    assert found.against_one_machine > 1.8, "one micro-batch is enough where nothing comes after the other"

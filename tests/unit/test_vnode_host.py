@@ -1,0 +1,148 @@
+"""What a host does with the hub's orders before it computes: counts, fetches, builds, and says what is wrong.
+
+The hub is only a shelf of blobs here; hosts at real hubs are in the acceptance tests of networks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Any
+
+import pytest
+import torch
+
+from computepool.core.networks.spec import NetworkSpec
+from computepool.core.networks.spec_json import to_json
+from computepool.node.host_options import HostOptions
+from computepool.node.vnodes.data import Dataset
+from computepool.node.vnodes.host import Host
+from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
+from tests.support.network_data import make_dataset
+from tests.support.networks import make_mlp
+
+SPEC = make_mlp()
+# One VNode each on three seats; the loss shares the last one.
+SEATS = {"a": "seat-0", "b": "seat-1", "head": "seat-2", "loss": "seat-2"}
+
+
+class HostAlone:
+    def __init__(self, seat: str, *, memory_bytes: int = 10**9) -> None:
+        options = HostOptions(
+            rpc_address="127.0.0.1:9",
+            node_id="n",
+            attempt_id="t",
+            lease_secret="s",
+            run_id="r",
+            seat=seat,
+            hub_keys=(),
+            numeric_class="c",
+            memory_bytes=memory_bytes,
+        )
+        self.host = Host(options)
+        self.shelf: dict[str, bytes] = {}
+        self.fetched: list[str] = []
+        self.host._session.read_blob = self._read  # type: ignore[method-assign]
+
+    async def _read(self, sha256: str) -> bytes:
+        self.fetched.append(sha256)
+        return self.shelf[sha256]
+
+    async def prepare(self, *data: bytes, spec: NetworkSpec = SPEC, epoch: int = 1) -> None:
+        names = [hashlib.sha256(content).hexdigest() for content in data]
+        self.shelf.update(zip(names, data, strict=True))
+        placement = [pb.Location(vnode_id=id, seat=seat, incarnation=1) for id, seat in SEATS.items()]
+        order = pb.Prepare(
+            epoch=epoch,
+            spec_json=to_json(spec),
+            placement=placement,
+            data=[pb.DataRef(sha256=name) for name in names],
+        )
+        await self.host._prepare(order)
+
+    def list_said(self) -> list[Any]:
+        waiting = self.host._session._waiting
+        return [waiting.get_nowait() for _ in range(waiting.qsize())]
+
+    @property
+    def fault(self) -> pb.HostFault:
+        [said] = self.list_said()
+        assert said.WhichOneof("kind") == "fault", said
+        return said.fault  # type: ignore[no-any-return]
+
+    async def close(self) -> None:
+        await self.host.close()
+
+
+@pytest.fixture
+async def make_host():
+    made: list[HostAlone] = []
+
+    def make(seat: str, **options: Any) -> HostAlone:
+        made.append(HostAlone(seat, **options))
+        return made[-1]
+
+    yield make
+    await asyncio.gather(*(each.close() for each in made))
+
+
+async def test_a_host_that_is_prepared_names_its_vnodes(make_host):
+    at = make_host("seat-2")
+    await at.prepare(make_dataset(SPEC).to_bytes())
+    [said] = at.list_said()
+    assert (said.prepared.epoch, list(said.prepared.vnode_ids)) == (1, ["head", "loss"])
+
+
+async def test_vnodes_that_take_more_memory_than_there_is_are_refused_before_anything_is_fetched(make_host):
+    at = make_host("seat-0", memory_bytes=1_000)
+    await at.prepare(make_dataset(SPEC).to_bytes())
+    fault = at.fault
+    assert fault.code == "out_of_memory"
+    assert "there are 1,000 for them" in fault.message
+    assert at.fetched == []
+    assert at.host._driver.engine is None
+
+
+async def test_a_seat_whose_vnodes_read_no_data_fetches_none(make_host):
+    content = make_dataset(SPEC).to_bytes()
+    middle, first = make_host("seat-1"), make_host("seat-0")
+    await middle.prepare(content)
+    await first.prepare(content)
+    assert (len(middle.fetched), len(first.fetched)) == (0, 1)
+
+
+async def test_a_new_epoch_fetches_the_same_data_no_second_time(make_host):
+    at = make_host("seat-0")
+    content = make_dataset(SPEC).to_bytes()
+    await at.prepare(content)
+    await at.prepare(content, epoch=2)
+    assert len(at.fetched) == 1
+    assert [said.prepared.epoch for said in at.list_said()] == [1, 2]
+
+
+async def test_shards_of_data_are_one_after_the_other(make_host):
+    at = make_host("seat-0")
+    whole = make_dataset(SPEC, 40)
+    parts = [Dataset.from_tensors({k: v[i : i + 20] for k, v in whole.tensors.items()}).to_bytes() for i in (0, 20)]
+    await at.prepare(*parts)
+    assert all(torch.equal(at.host._dataset.tensors[name], whole.tensors[name]) for name in whole.tensors)
+
+
+async def test_data_that_does_not_fit_or_cannot_be_read_is_told_as_such(make_host):
+    at = make_host("seat-0")
+    await at.prepare(
+        Dataset.from_tensors({"x": torch.zeros(8, 3), "y": torch.zeros(8, dtype=torch.int64)}).to_bytes()
+    )
+    fault = at.fault
+    assert (fault.code, "does not fit" in fault.message) == ("data_invalid", True)
+    await at.prepare(b"no safetensors", epoch=2)
+    assert at.fault.code == "data_invalid"
+
+
+async def test_an_order_of_an_older_epoch_is_not_obeyed(make_host):
+    at = make_host("seat-1")
+    await at.prepare(epoch=3)
+    at.list_said()
+    await at.prepare(epoch=2)
+    assert at.list_said() == []
+    assert at.host._driver.engine.progress.epoch == 3
