@@ -111,18 +111,23 @@ async def test_a_closed_node_is_given_nothing_and_every_hub_opens_its_own_at_the
     assert len(await list_live(spine)) == 2
 
 
-async def test_control_without_a_look_at_the_clock_nobody_opens(spine, owner, clock, monkeypatch):
-    monkeypatch.setattr(Rounds, "_keep_hours", lambda self: asyncio.sleep(0))
+@pytest.mark.parametrize("looks", [True, False], ids=["as it is", "control"])
+async def test_it_is_the_look_at_the_clock_that_opens_and_without_it_nobody_does(
+    spine, owner, clock, monkeypatch, looks
+):
+    if not looks:
+        monkeypatch.setattr(Rounds, "_keep_hours", lambda self: asyncio.sleep(0))
     hub, node = compose(spine, clock), await spine.enrol(owner=owner)
     await set_offer(spine, owner, node, **AFTERNOON)
-    async with running(hub):
-        waiting = await hub.park(node, "cpu:0")
-        await hub.submit()
-        # By then the timer has heard of the offer, and looks at the node for its sake.
-        await asyncio.sleep(1.5)
-        clock.now = EIGHT_PAST_NOON.replace(hour=14)
-        await asyncio.sleep(2.5)
-        assert not waiting.answered.is_set()
+    waiting = await hub.park(node, "cpu:0")
+    await hub.submit()
+    # The first tick hears of the offer and looks at the node for its sake; the second has nothing but the clock.
+    for clock.now in (EIGHT_PAST_NOON, EIGHT_PAST_NOON.replace(hour=14)):
+        await hub.rounds._tick(lambda _: None)
+        await hub.rounds.run_once()
+    assert bool(await list_live(spine)) is looks
+    waiting.call.dismiss()
+    assert bool(list_attempts([await waiting.hear()])) is looks
 
 
 async def test_when_the_hour_ends_nothing_new_comes_and_what_runs_goes_on_and_is_paid(spine, owner, clock):

@@ -19,7 +19,7 @@ from computepool.core.nodes.state import NodeState
 from computepool.core.placement.slot import SlotKind
 from computepool.core.placement.weights import Preference
 from computepool.wire.jobs import Attempt, Job, OutputFile, Requirements, Slice, SliceCounts
-from computepool.wire.nodes import Gpu, Hardware, Node, SlotView
+from computepool.wire.nodes import Gpu, Hardware, Node, Offer, SlotView
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
@@ -170,6 +170,8 @@ def test_a_node_is_one_line_of_its_table() -> None:
         ({"state": NodeState.PAUSED}, "paused"),
         ({"state": NodeState.PAUSED, "online": False}, "offline"),
         ({"state": NodeState.REMOVED, "online": False}, "removed"),
+        ({"offer": Offer(opens_at=NOW)}, "closed"),
+        ({"offer": Offer(opens_at=NOW), "state": NodeState.PAUSED}, "paused"),
     ],
 )
 def test_a_nodes_state_is_one_word(fields: dict[str, Any], word: str) -> None:

@@ -19,7 +19,7 @@ from computepool.core.placement.slot import SlotKind
 from computepool.core.placement.weights import Preference
 from computepool.hub.dispatch import elsewhere as elsewhere_module
 from computepool.hub.dispatch.elsewhere import MARGIN, SCARCE_GAP, TOLD_PER_TIER, Elsewhere, list_best
-from tests.support.builders import GB, make_candidate, make_shape, make_slot, node_number
+from tests.support.builders import GB, account_number, make_candidate, make_shape, make_slot, node_number
 from tests.support.head_queue import SETS
 
 WEIGHTS = SETS["default"]
@@ -207,6 +207,21 @@ def test_the_best_of_every_tier_are_told_and_no_more_than_a_few():
     assert set(cheapest.values()) == {CREDIT}
 
 
+def test_slots_of_private_pools_are_not_told_to_other_hubs():
+    fleet = Fleet(SETS)
+    fleet.add(make_candidate(make_slot(welcome=frozenset({account_number(1)}))))
+    assert list_best(fleet) == []
+
+
+def test_a_slot_without_conditions_is_told_as_before_there_were_any():
+    plain, asking = make_slot(), make_slot(slice_seconds_min=60, job_kinds=frozenset({"ml"}))
+    rows = [elsewhere_module._to_row(make_candidate(slot)) for slot in (plain, asking)]
+    assert [len(row) for row in rows] == [11, 13]
+    for slot, row in zip((plain, asking), rows, strict=True):
+        told = elsewhere_module._from_row(msgspec.json.decode(msgspec.json.encode(row)))
+        assert replace(told.slot, node_id=slot.node_id, name=slot.name) == slot
+
+
 CANDIDATES = st.builds(
     make_candidate,
     slot=st.builds(
@@ -215,11 +230,16 @@ CANDIDATES = st.builds(
         vram_bytes=st.sampled_from([0, 8 * GB, 24 * GB]),
         cores=st.sampled_from([1, 4]),
         region=st.sampled_from([None, "IN"]),
+        slice_seconds_min=st.sampled_from([0, 0, 60]),
+        job_kinds=st.sampled_from([frozenset(), frozenset(), frozenset({"ml"}), frozenset({"compute", "ml"})]),
+        welcome=st.sampled_from([None, None, frozenset({account_number(1)})]),
     ),
     price_microcredits_per_hour=st.sampled_from([0, CREDIT, 3 * CREDIT]),
     reliability=st.sampled_from([0.5, 0.9]),
 )
-SHAPES = st.sampled_from([CPU_WORK, GPU_WORK, make_shape(gpu=True)])
+SHAPES = st.sampled_from(
+    [CPU_WORK, GPU_WORK, make_shape(gpu=True), make_shape(slice_seconds=60), make_shape(job_kind="ml")]
+)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -11,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from computepool.core.ids import NodeId, SlotName
+from computepool.core.market.offers import Schedule
 from computepool.core.placement.slot import Slot, SlotKind
 from computepool.core.placement.weights import Preference
 from computepool.hub.dispatch import registry as registry_module
 from computepool.hub.dispatch.registry import Registry
 from computepool.hub.store.nodes import OfferedSlot
-from tests.support.builders import GB, make_shape, make_slot, node_number
+from tests.support.builders import GB, account_number, make_shape, make_slot, node_number
 from tests.support.head_queue import SETS
 
 NODE, OTHER = node_number(1), node_number(2)
@@ -31,9 +33,17 @@ class Record:
         self.reads: list[set[NodeId]] = []
         self.on_change: Callable[[Collection[NodeId]], None] | None = None
 
-    def enrol(self, node_id: NodeId, *names: str, floor: int = 0, tflops: float | None = None, **slot: Any) -> None:
+    def enrol(
+        self,
+        node_id: NodeId,
+        *names: str,
+        floor: int = 0,
+        tflops: float | None = None,
+        schedule: Schedule | None = None,
+        **slot: Any,
+    ) -> None:
         slots = [make_slot(node_id=node_id, name=SlotName(name), **slot) for name in names]
-        self.offered[node_id] = [OfferedSlot(each, floor, tflops, busy=False) for each in slots]
+        self.offered[node_id] = [OfferedSlot(each, floor, tflops, busy=False, schedule=schedule) for each in slots]
 
     async def list_candidates(self, conn: Any, node_ids: Iterable[NodeId]) -> list[OfferedSlot]:
         wanted = set(node_ids)
@@ -251,6 +261,45 @@ async def test_a_call_that_ends_and_comes_again_costs_no_turn_but_work_does(regi
     for node_id in (NODE, OTHER):
         record.change(node_id, 0.9)
     assert find_next() == second, "what is known of both has changed, and their turns have not"
+
+
+# Conditions
+
+
+async def test_the_hours_of_a_node_are_known_as_long_as_the_node_is(registry, record):
+    monday = datetime(2030, 1, 7, tzinfo=timezone.utc)
+    record.enrol(NODE, "cpu:0", schedule=Schedule(1, timezone.utc))
+    record.enrol(OTHER, "cpu:0")
+    await load(registry, NODE, OTHER)
+    assert registry.list_scheduled() == [NODE]
+    closed = [registry.is_closed(NODE, monday + timedelta(minutes=minutes)) for minutes in (0, 59, 60)]
+    assert closed == [False, False, True]
+    assert not registry.is_closed(OTHER, monday)
+    assert not registry.is_closed(node_number(9), monday)
+    record.enrol(NODE, "cpu:0")
+    await load(registry, NODE)
+    assert registry.list_scheduled() == []
+    record.enrol(NODE, "cpu:0", schedule=Schedule(1, timezone.utc))
+    await load(registry, NODE)
+    registry.forget(NODE)
+    assert registry.list_scheduled() == []
+
+
+async def test_a_node_that_becomes_private_or_choosy_is_so_at_once_and_what_is_busy_stays_busy(registry, record):
+    record.enrol(NODE, "cpu:0", "cpu:1")
+    await load(registry, NODE)
+    registry.offer(NODE, ["cpu:0", "cpu:1"])
+    registry.withdraw(NODE, ["cpu:1"])
+    assert find_best(registry) is not None
+    pool, kinds = frozenset({account_number(1)}), frozenset({"ml"})
+    for conditions in ({"welcome": pool}, {"slice_seconds_min": 60}, {"job_kinds": kinds}):
+        record.enrol(NODE, "cpu:0", "cpu:1", **conditions)
+        await load(registry, NODE)
+        assert find_best(registry) is None
+        assert list_free(registry) == {(NODE, "cpu:0")}
+    record.enrol(NODE, "cpu:0", "cpu:1")
+    await load(registry, NODE)
+    assert find_best(registry).name == "cpu:0"
 
 
 # What slots ask

@@ -85,15 +85,23 @@ class Fleet:
         self._forget(node_id, slot_name)
 
     def take(self, node_id: NodeId, slot_name: SlotName) -> Candidate:
+        if not self._pools:
+            return self._public.take(node_id, slot_name)
         taken = self._find_index(node_id, slot_name).take(node_id, slot_name)
         self._free_in_pools -= taken.slot.welcome is not None
         return taken
 
     def withdraw(self, node_id: NodeId, slot_name: SlotName) -> None:
+        if not self._pools:
+            self._public.withdraw(node_id, slot_name)
+            return
         self._find_index(node_id, slot_name).withdraw(node_id, slot_name)
         self._free_in_pools -= (node_id, slot_name) in self._welcome_of
 
     def give(self, node_id: NodeId, slot_name: SlotName) -> None:
+        if not self._pools:
+            self._public.give(node_id, slot_name)
+            return
         self._find_index(node_id, slot_name).give(node_id, slot_name)
         self._free_in_pools += (node_id, slot_name) in self._welcome_of
 
