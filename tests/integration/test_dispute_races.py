@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -87,6 +88,11 @@ async def together(*acts: Any) -> list[Any]:
     return outcomes
 
 
+async def after(seconds: float, act: Awaitable[Any]) -> Any:
+    await asyncio.sleep(seconds)
+    return await act
+
+
 # Against releases
 
 
@@ -95,7 +101,9 @@ async def test_a_dispute_that_races_the_release_freezes_the_pay_or_is_told_that_
     frozen = late = 0
     for turn in range(30):
         pay = await earn(pool, owner, submitter, 100, 100, 100)
-        acts = [doubt(pool, submitter, pay), releases.release_due(pool, limit=2), releases.release_due(pool, limit=2)]
+        # With more and more of a start, so that each of them wins sometimes on any machine.
+        release = [after(turn / 500, releases.release_due(pool, limit=2)) for _ in range(2)]
+        acts = [doubt(pool, submitter, pay), *release]
         outcomes = await together(*(acts if turn % 2 else acts[::-1]))
         found = outcomes[0 if turn % 2 else -1]
         await releases.release_due(pool, limit=10)

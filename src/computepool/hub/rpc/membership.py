@@ -174,6 +174,8 @@ class _Host:
             if heard is not None:
                 # One message at a time: whoever sends faster than it can be written waits.
                 await owner.hear(self.run_id, heard)
+            if owner.find(self.run_id) is None:
+                raise RunElsewhere("This hub does not own the run any more. Resolve.")
 
     async def _list_messages(self) -> AsyncIterator[pb.HostMessage]:
         while True:

@@ -388,6 +388,7 @@ class RunOwner:
                 if prepares:
                     parts = await run_store.list_parts(conn, decision.run.id, decision.run.from_step)
         owned.run = decision.run
+        _log_change(before, decision.run)
         self._tell(owned, decision.effects, parts)
         self._note_ended(ended)
         if loose:
@@ -491,6 +492,7 @@ class RunOwner:
             if _is_durable(before, decision):
                 await self._write(conn, owned, before, decision, [])
         owned.run = decision.run
+        _log_change(before, decision.run)
 
     async def _choose(self, conn: Connection, owned: _Owned) -> SeatsFilled | NobodyFits:
         run, now = owned.run, self._seconds()
@@ -624,6 +626,18 @@ def _to_owned(loaded: LoadedRun, *, now: float) -> _Owned:
         slice_indexes=loaded.slice_indexes,
         row=row,
     )
+
+
+def _log_change(before: Run, run: Run) -> None:
+    if (before.epoch, before.state, before.message) != (run.epoch, run.state, run.message):
+        log.info(
+            "run_changed run_id=%s epoch=%d state=%s step=%d message=%s",
+            run.id,
+            run.epoch,
+            run.state.value,
+            run.step,
+            run.message,
+        )
 
 
 def _to_order(owned: _Owned, seat: SeatId, parts: Sequence[Part]) -> PrepareOrder:
