@@ -139,6 +139,9 @@ async def open_contest(hub: Any, dsn: str, node: ProtocolNode) -> Contest:
     paid = [payer.submit(command=["true"], slices=5, max_price=100) for payer in payers]
     await node.claim_one()
     contest = Contest(payers, paid, miser, miser.submit(command=["true"], max_price=5))
+    async with connected(dsn) as conn:
+        # A tick may have found the slot idle before.
+        await conn.execute("DELETE FROM spot_states")
     await have_ticked(hub, dsn)
     return contest
 
@@ -190,7 +193,15 @@ async def sell(node: ProtocolNode, buyer: Client, *, slices: int, max_price: int
 
 
 async def trade_with_oneself(hub: Any, dsn: str) -> Client:
-    """Three honest deals; and thirty, at ten times the price, of two accounts that are paid out to one place."""
+    """Three honest deals; and thirty, at ten times the price, of two accounts that are paid out to one place.
+
+    One tick looks at all of them: until then the clock says that there has just been one.
+    """
+    async with connected(dsn) as conn:
+        await conn.execute(
+            "INSERT INTO market_clock (ticked_at) VALUES (now() + interval '1 hour') "
+            "ON CONFLICT (only_row) DO UPDATE SET ticked_at = excluded.ticked_at"
+        )
     honest, washer, straw = (sign_up(hub.url, name) for name in ("honest", "washer", "straw"))
     buyer = Client(hub.url, sign_up(hub.url, "buyer").key)
     async with lend(hub, honest) as node:
