@@ -56,8 +56,4 @@ async def test_hubs_that_are_killed_every_few_seconds_lose_nothing_and_their_nod
 ):
     outcome = await run_hubs(dsn, tmp_path, seconds=12, accounts=50, kill_every_seconds=2, kills_min=3)
     assert outcome["hub_kills"] >= 3
-    # A transaction that is aborted for a deadlock is done again and loses nothing. Without kills there is none (see
-    # above); with them one was seen in some runs, between whom is not known yet.
-    assert outcome["deadlocks"] <= 1
-    wanted = {key: value for key, value in NOTHING_WRONG.items() if key != "deadlocks"}
-    assert {key: outcome[key] for key in wanted} == wanted
+    assert {key: outcome[key] for key in NOTHING_WRONG} == NOTHING_WRONG

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from computepool import entropy
 from computepool.core.errors import ComputePoolError, InvalidRequest, NotFound, StaleLease
 from computepool.core.ids import AttemptId
 from computepool.core.jobs.cause import Cause
@@ -16,10 +19,12 @@ from computepool.core.jobs.state import JobState
 from computepool.hub.services import attempts as attempt_service
 from computepool.hub.services import jobs as job_service
 from computepool.hub.services.attempts import Beat
+from computepool.hub.store import attempts as attempt_store
 from computepool.hub.store.attempts import Grant
 from computepool.wire.attempts import CompleteAnswer, Usage
 from computepool.wire.jobs import OutputFile
 from tests.support.builders import SHA256
+from tests.support.postings import wait_until_blocked
 from tests.support.spine import EnrolledNode, Spine, open_spine
 
 FAILED = {"exit_code": 1, "cause": Cause.EXIT_CODE}
@@ -506,6 +511,24 @@ async def test_a_beat_without_attempts_is_remembered_too(spine):
     node = await spine.enrol()
     await attempt_service.record_beats(spine.pool, [Beat(node.id, frozenset())], lease_seconds=10)
     assert await spine.fetch_value("SELECT last_seen_at IS NOT NULL FROM nodes WHERE id = $1", node.id)
+
+
+async def test_beats_hold_nothing_while_they_wait_so_that_a_lease_for_a_busy_slot_is_refused_at_once(spine):
+    """A completion has locked one attempt and plans a lease for the slot of another, whose lease a beat extends."""
+    await spine.submit(slice_count=3)
+    node = await spine.enrol(cpu_slots=2)
+    first, second = sorted(await spine.grant(node), key=lambda grant: grant.id)
+    planned = replace(first, id=AttemptId(entropy.new_id()), slice_index=2)
+    async with spine.pool.acquire() as conn, conn.transaction():
+        await conn.execute("SELECT 1 FROM attempts WHERE id = $1 FOR UPDATE", second.id)
+        beat = Beat(node.id, frozenset({first.id, second.id}))
+        beating = asyncio.create_task(attempt_service.record_beats(spine.pool, [beat], lease_seconds=1_000))
+        await wait_until_blocked(conn, 1)
+        assert not await attempt_store.insert_leases(conn, [planned], spine.leases.prices.terms, lease_seconds=10)
+    await beating
+    for grant in (first, second):
+        row = await spine.attempt(grant)
+        assert row["expires_at"] > row["leased_at"] + timedelta(seconds=500), "both were extended in the end"
 
 
 # Silence

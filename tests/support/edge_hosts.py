@@ -167,7 +167,9 @@ class Stranger:
         return pb.Frame(**given)
 
     async def say(self, frame: pb.Frame | bytes) -> None:
-        await self.call.write(frame if isinstance(frame, bytes) else frame.SerializeToString())
+        """A stream that the host ends meanwhile takes no more; `hear` and `hear_refusal` tell how it ended."""
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await self.call.write(frame if isinstance(frame, bytes) else frame.SerializeToString())
 
     async def hear(self, *kinds: int, seconds: float = 10.0) -> pb.Frame:
         """The next frame of one of these kinds."""

@@ -290,8 +290,8 @@ async def record_beats(pool: Pool, beats: Sequence[Beat], *, lease_seconds: floa
     held = sorted((attempt_id, beat.node_id) for beat in beats for attempt_id in beat.running)
     async with pool.acquire() as conn:
         if held:
-            async with conn.transaction():
-                await attempt_store.extend_leases(conn, held, lease_seconds=lease_seconds)
+            for passed_over in await attempt_store.extend_leases(conn, held, lease_seconds=lease_seconds):
+                await attempt_store.extend_lease(conn, passed_over, lease_seconds=lease_seconds)
             unacknowledged = await attempt_store.list_unacknowledged(conn, held)
             if unacknowledged:
                 await _acknowledge(conn, unacknowledged)

@@ -304,8 +304,18 @@ async def apply_changes(conn: Connection, changes: Changes) -> None:
     )
 
 
-async def extend_leases(conn: Connection, held: Sequence[tuple[AttemptId, NodeId]], *, lease_seconds: float) -> None:
-    await _q.extend_leases(conn, ids=[h[0] for h in held], node_ids=[h[1] for h in held], lease_seconds=lease_seconds)
+async def extend_leases(
+    conn: Connection, held: Sequence[tuple[AttemptId, NodeId]], *, lease_seconds: float
+) -> list[AttemptId]:
+    """Waits for nobody; returns the live attempts that others had locked, which `extend_lease` takes one by one."""
+    ids, node_ids = [h[0] for h in held], [h[1] for h in held]
+    return [
+        row["id"] async for row in _q.extend_leases(conn, ids=ids, node_ids=node_ids, lease_seconds=lease_seconds)
+    ]
+
+
+async def extend_lease(conn: Connection, id: AttemptId, *, lease_seconds: float) -> None:
+    await _q.extend_lease(conn, id=id, lease_seconds=lease_seconds)
 
 
 async def list_unacknowledged(conn: Connection, held: Sequence[tuple[AttemptId, NodeId]]) -> list[AttemptId]:

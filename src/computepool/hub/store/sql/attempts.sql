@@ -128,13 +128,23 @@ SELECT e.kind, e.account_id, e.job_id, e.body::jsonb
   FROM unnest(:event_kinds::text::text[], :event_account_ids::text::uuid[], :event_job_ids::text::uuid[], :event_bodies::text::text[])
        AS e (kind, account_id, job_id, body);
 
--- name: extend_leases!
--- Beats of many nodes in one statement; an attempt is extended only for the node that holds it.
+-- name: extend_leases
+-- Beats of many nodes in one statement; an attempt is extended only for the node that holds it. It waits for nobody:
+-- whoever holds many rows and waits for one more meets, sooner or later, a completion that waits for one of his (a new
+-- lease for a slot waits until it is known whether the attempt there is still live). Returns what was passed over.
 WITH beats AS (SELECT * FROM unnest(:ids::uuid[], :node_ids::uuid[]) AS b (id, node_id)),
      locked AS (SELECT a.id FROM attempts a JOIN beats b ON b.id = a.id AND b.node_id = a.node_id
-                 WHERE a.state IN ('leased', 'running') ORDER BY a.id FOR UPDATE OF a)
+                 WHERE a.state IN ('leased', 'running') FOR UPDATE OF a SKIP LOCKED),
+     extended AS (UPDATE attempts
+                     SET expires_at = clock_timestamp() + :lease_seconds::double precision * interval '1 second'
+                    FROM locked WHERE attempts.id = locked.id)
+SELECT a.id FROM attempts a JOIN beats b ON b.id = a.id AND b.node_id = a.node_id
+ WHERE a.state IN ('leased', 'running') AND NOT EXISTS (SELECT 1 FROM locked WHERE locked.id = a.id);
+
+-- name: extend_lease!
+-- One that was passed over: waits for whoever holds it, holding nothing itself.
 UPDATE attempts SET expires_at = clock_timestamp() + :lease_seconds::double precision * interval '1 second'
-  FROM locked WHERE attempts.id = locked.id;
+ WHERE id = :id AND state IN ('leased', 'running');
 
 -- name: list_unacknowledged
 SELECT a.id FROM attempts a
