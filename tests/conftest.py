@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from computepool.wire.grpc_poller import keep_poller
 from tests.support.hub_process import HubProcess
 from tests.support.people import Person, sign_in_operator, sign_up
 from tests.support.postgres import TestServer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def poller() -> None:
+    """Tests open and close many channels, each in a loop of its own."""
+    keep_poller()
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,7 @@ from computepool.hub.services.callers import Callers
 from computepool.hub.services.keyring import Keyring
 from computepool.hub.store.connect import Pool, create_pool
 from computepool.settings import InvalidSettings
+from computepool.wire.grpc_poller import keep_poller
 from computepool.wire.rpc import SERVER_OPTIONS
 
 log = logging.getLogger("computepool.rpc")
@@ -127,6 +128,7 @@ async def _compose(handover: Handover, pool: Pool, http: httpx.AsyncClient) -> R
 
 
 def build_server(rpc: RpcContext) -> Any:
+    keep_poller()
     server = grpc.aio.server(options=SERVER_OPTIONS)
     rpcs = all_rpcs()
     server.add_generic_rpc_handlers(tuple(build_handlers(rpc, rpcs)))

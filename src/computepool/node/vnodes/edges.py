@@ -22,6 +22,7 @@ from computepool.node.vnodes.credits import WINDOW, WINDOW_MAX, Parcel
 from computepool.node.vnodes.frames import FrameHead, FrameLimits
 from computepool.node.vnodes.links import Guard, HelloRefused, Link, OnFrame, OnRefused, Peer
 from computepool.node.vnodes.wire_frames import PROBE, MalformedFrame, decode_frame, encode_head, key_of
+from computepool.wire.grpc_poller import keep_poller
 from computepool.wire.nodes import HubKey
 from computepool.wire.rpc import CHANNEL_OPTIONS, HELLO_SECONDS, SERVER_OPTIONS, prove_address
 
@@ -71,6 +72,7 @@ class PeerView:
 
 def open_channel(address: str, tls: Tls | None = None) -> Any:
     """A connection of its own: a stream that is held up must not hold up another."""
+    keep_poller()
     options = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
     if tls is None:
         return grpc.aio.insecure_channel(address, options=options)
@@ -118,6 +120,7 @@ class Edges:
 
     async def start(self, listen: str = "127.0.0.1:0") -> str:
         """Listens for other hosts. Returns the address with the port that it got."""
+        keep_poller()
         server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=STREAMS_MAX)
         answer = grpc.stream_stream_rpc_method_handler(self._serve)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {OPEN: answer}),))
