@@ -58,17 +58,20 @@ verify: setup ## Fail when a generated file has drifted from its source
 .PHONY: check
 check: lint types verify ## All that needs no running parts
 
+# Rules and the store wait more than they compute. Contracts and stories start many processes: one after the other.
+SIDE_BY_SIDE := -n 2 --dist loadfile
 .PHONY: test
 test: check ## What CI runs: check, then every test, fast ones first
-	@$(BIN)/pytest tests/unit tests/property tests/migration tests/integration tests/contract tests/acceptance
+	@$(BIN)/pytest $(SIDE_BY_SIDE) tests/unit tests/property tests/migration tests/integration
+	@$(BIN)/pytest tests/contract tests/acceptance
 
 .PHONY: test/unit
 test/unit: setup ## Rules only, no I/O
-	@$(BIN)/pytest tests/unit tests/property
+	@$(BIN)/pytest $(SIDE_BY_SIDE) tests/unit tests/property
 
 .PHONY: test/integration
 test/integration: setup ## Store and embedded database
-	@$(BIN)/pytest tests/migration tests/integration
+	@$(BIN)/pytest $(SIDE_BY_SIDE) tests/migration tests/integration
 
 .PHONY: test/contract
 test/contract: setup ## The sandbox suite and its escape probes
