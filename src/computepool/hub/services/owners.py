@@ -166,7 +166,14 @@ class RunOwner:
             await self.claim(limit=room)
 
     async def claim(self, run_id: RunId | None = None, *, limit: int = 1) -> list[RunId]:
-        """Runs that nobody owns, or this one if nobody does: from now on they are this process's."""
+        """Runs that nobody owns, or this one if nobody does: from now on they are this process's.
+
+        A run of its own whose lease has run out while this process was held up is kept as it is: to begin it anew
+        would leave its hosts behind, who have a session and see no cause to come again.
+        """
+        if run_id in self._owned:
+            await self._renew()
+            return []
         async with self._pool.acquire() as conn:
             claimed = await run_store.claim_runs(
                 conn,
@@ -192,6 +199,8 @@ class RunOwner:
         await self._apply(owned, owned.run, adopt(owned.run, now=self._seconds()), [])
         if owned.run.state in OVER:
             return
+        # Whoever has a session with what this process knew of the run before must come anew.
+        self._forget(owned.run.id)
         self._owned[owned.run.id] = owned
         log.info("run_owned run_id=%s epoch=%d", owned.run.id, owned.run.epoch)
         if loaded.row.stop_asked_at is not None:
