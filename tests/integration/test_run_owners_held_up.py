@@ -1,4 +1,4 @@
-"""An owner that was held up for longer than its lease: while nobody has taken the run, it goes on as if nothing was."""
+"""An owner that was held up for longer than its lease: while nobody has taken the run, it goes on."""
 
 from __future__ import annotations
 

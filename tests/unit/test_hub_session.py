@@ -1,4 +1,4 @@
-"""A host's words with hubs that come and go: what is fetched goes on, and a stream that is refused is opened again."""
+"""A host's words with hubs that come and go: what is fetched goes on, and a refused stream is opened again."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class PlayedHub(stubs.BlobServiceServicer, stubs.MembershipServiceServicer, stub
         self.hellos = 0
         self.heard: asyncio.Queue[pb.HostMessage] = asyncio.Queue()
 
-    async def Get(self, request: pb.GetBlobRequest, context: Any) -> AsyncIterator[pb.BlobPiece]:  # noqa: N802
+    async def Get(self, request: pb.GetBlobRequest, context: Any) -> AsyncIterator[pb.BlobPiece]:
         self.asked.set()
         await self.let.wait()
         yield pb.BlobPiece(sha256=SHA256, content=CONTENT)
 
-    async def Session(self, messages: Any, context: Any) -> AsyncIterator[pb.HubMessage]:  # noqa: N802
+    async def Session(self, messages: Any, context: Any) -> AsyncIterator[pb.HubMessage]:
         self.hellos += 1
         if self.owner_address != self.address:
             refusal = RunElsewhere("Another hub owns this run.", owner_address=self.owner_address)
@@ -47,7 +47,7 @@ class PlayedHub(stubs.BlobServiceServicer, stubs.MembershipServiceServicer, stub
             await self.heard.put(message)
             yield pb.HubMessage(probe=pb.Probe())
 
-    async def Resolve(self, request: pb.ResolveRequest, context: Any) -> pb.ResolveResponse:  # noqa: N802
+    async def Resolve(self, request: pb.ResolveRequest, context: Any) -> pb.ResolveResponse:
         return pb.ResolveResponse(owner_address=self.owner_address)
 
 

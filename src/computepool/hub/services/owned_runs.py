@@ -13,8 +13,8 @@ from typing import Protocol
 
 from computepool.core.ids import AccountId, AttemptId, JobId, RunId
 from computepool.core.networks.epochs import list_locations
-from computepool.core.networks.first_fit import Need
-from computepool.core.networks.needs import list_needs
+from computepool.core.networks.needs import Need, list_links, list_needs
+from computepool.core.networks.partition import Link
 from computepool.core.networks.placement import Location, SeatId
 from computepool.core.networks.run import Event, Run, SendDrop, SendProbe, SendRun
 from computepool.core.networks.spec import NetworkSpec
@@ -74,6 +74,8 @@ class OwnedRun:
     spec: NetworkSpec
     spec_json: str
     needs: tuple[Need, ...]
+    # Between the needs.
+    links: tuple[Link, ...]
     account_id: AccountId
     job_id: JobId
     terms: SeatTerms
@@ -144,6 +146,7 @@ def to_owned(loaded: LoadedRun, *, now: float) -> OwnedRun:
         spec=spec,
         spec_json=loaded.spec,
         needs=tuple(list_needs(spec)),
+        links=tuple(list_links(spec)),
         account_id=row.account_id,
         job_id=row.job_id,
         terms=to_terms(row.options),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from computepool.core.ids import NodeId
-from computepool.core.networks.first_fit import Question, Unplaceable, choose_placement
+from computepool.core.networks.allocation import Question, Unplaceable, choose_placement
+from computepool.core.networks.partition import Host
 from computepool.core.networks.placement import SeatId
 from computepool.core.networks.run import NobodyFits, Run, SeatFill, SeatsFilled
 from computepool.hub.config import HubSettings
@@ -31,8 +34,9 @@ async def fill_seats(
         silence_seconds=settings.lease_seconds,
     )
     staying = [seat.node_id for seat in run.seats.values() if seat.node_id is not None]
-    memory_bytes = await network_store.list_memory_bytes(conn, staying)
-    answer = choose_placement(_to_question(owned, memory_bytes), found.pnodes)
+    hosts = await network_store.list_hosts(conn, staying)
+    # A large network takes a while to cut: others are heard meanwhile.
+    answer = await asyncio.to_thread(choose_placement, _to_question(owned, hosts), found.pnodes)
     if isinstance(answer, Unplaceable):
         return NobodyFits(answer.reasons)
     fills = await seat_service.lease_seats(
@@ -49,22 +53,26 @@ async def fill_seats(
     return _to_filled(run, answer.pnodes.keys(), answer.moves, fills)
 
 
-def _to_question(owned: OwnedRun, memory_bytes: Mapping[NodeId, int]) -> Question:
+def _to_question(owned: OwnedRun, hosts: Mapping[NodeId, Host]) -> Question:
     """What is to be placed, and what the hosts that stay have left."""
     run, sizes = owned.run, {need.part: need.memory_bytes for need in owned.needs}
     if not run.locations:
-        return Question(owned.needs, dict.fromkeys(run.seats, ()), run.exact, run.numeric_class)
-    used = {seat.id: sum(sizes[part] for part in run.list_parts(seat.id)) for seat in run.taken_seats}
+        vacant = dict.fromkeys(run.seats, ())
+        return Question(owned.needs, vacant, run.exact, run.numeric_class, owned.links)
+    staying = {
+        seat.id: hosts[seat.node_id] for seat in run.taken_seats if seat.node_id is not None and seat.node_id in hosts
+    }
+    used = {seat: sum(sizes[part] for part in run.list_parts(seat)) for seat in staying}
     return Question(
         needs=owned.needs,
         vacant={seat.id: run.list_parts(seat.id) for seat in run.taken_seats if seat.is_vacant},
         exact=run.exact,
         numeric_class=run.numeric_class,
+        links=owned.links,
         survivors={
-            seat.id: memory_bytes[seat.node_id] - used[seat.id]
-            for seat in run.taken_seats
-            if seat.node_id is not None and seat.node_id in memory_bytes
+            seat: replace(host, memory_bytes=host.memory_bytes - used[seat]) for seat, host in staying.items()
         },
+        placed={part: seat.id for seat in run.taken_seats if not seat.is_vacant for part in run.list_parts(seat.id)},
     )
 
 
