@@ -5,58 +5,21 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from computepool.networks import reference
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
-from tests.support.hub_process import HubProcess, free_port
 from tests.support.network_data import make_dataset
-from tests.support.network_grid import WAIT_SECONDS, NetworkGrid, send_rpc
+from tests.support.network_grid import NetworkGrid, open_grid, send_rpc
 from tests.support.networks import make_mlp
-from tests.support.people import sign_up
 from tests.support.postgres import TestServer
-from tests.support.rpc_client import wait_for_rpc
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.vnode_nets import make_net, make_samples
 
 SEATS = ("seat-0", "seat-1", "seat-2")
-
-
-def start_hubs(ports: Sequence[int], *, dsn: str, root: Path, lease_seconds: float = 20.0) -> list[HubProcess]:
-    """A slow machine loses no lease so soon: hosts are found dead by their streams."""
-    hubs = [
-        HubProcess(dsn=dsn, data_dir=root, rpc_port=port, lease_seconds=lease_seconds, beat_seconds=2)
-        for port in ports
-    ]
-    for hub in hubs:
-        hub.start(wait=False)
-        hub.wait_ready(WAIT_SECONDS)
-    return hubs
-
-
-@asynccontextmanager
-async def open_grid(*, dsn: str, root: Path, hubs: int = 1, **options: Any) -> AsyncIterator[NetworkGrid]:
-    """Hubs with gRPC; nothing of them or of their agents is left afterwards."""
-    ports = [free_port() for _ in range(hubs)]
-    started = await asyncio.to_thread(lambda: start_hubs(ports, dsn=dsn, root=root, **options))
-    try:
-        addresses = [f"127.0.0.1:{port}" for port in ports]
-        for address in addresses:
-            await wait_for_rpc(address, seconds=WAIT_SECONDS)
-        submitter = await asyncio.to_thread(sign_up, started[0].url, "submitter")
-        grid = NetworkGrid(started, addresses, dsn, root, submitter)
-        try:
-            yield grid
-        finally:
-            await asyncio.to_thread(grid.close)
-    finally:
-        for hub in started:
-            hub.kill()
 
 
 @pytest.fixture(scope="module")
