@@ -174,10 +174,15 @@ class NetworkGrid:
     def prefer(self, hub: HubProcess) -> None:
         self._preferred = hub
 
+    async def find_owner(self, run_id: str) -> HubProcess | None:
+        """The hub that gives the run's orders, as it stands in the books."""
+        [row] = await self.fetch("SELECT owner_address FROM runs WHERE id = $1::text::uuid", run_id)
+        known = dict(zip(self.addresses, self.hubs, strict=True))
+        return known.get(row["owner_address"])
+
     async def wait_for_owner(self, run_id: str, hub: HubProcess) -> None:
         async def has_come() -> bool:
-            [row] = await self.fetch("SELECT owner_address FROM runs WHERE id = $1::text::uuid", run_id)
-            return bool(row["owner_address"] == self.addresses[self.hubs.index(hub)])
+            return await self.find_owner(run_id) is hub
 
         await self.wait_until(has_come, "the owner of the run")
 
