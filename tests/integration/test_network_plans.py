@@ -15,7 +15,7 @@ from computepool.hub.services.pnodes import note_rate, record_hosting
 from computepool.wire.nodes import Hosting
 from tests.support.builders import GB
 from tests.support.networks import make_mlp
-from tests.support.run_lab import RunLab, open_run_lab
+from tests.support.run_lab import RunLab, open_run_lab, prepares
 
 
 @pytest.fixture
@@ -82,3 +82,26 @@ async def test_the_best_cut_is_leased_and_survivors_keep_what_they_have_after_a_
     assert after.seats[victim.id].node_id == spare.id
     kept = {each.vnode_id: (each.seat, each.incarnation) for each in run.locations if each.seat != victim.id}
     assert kept.items() <= {each.vnode_id: (each.seat, each.incarnation) for each in after.locations}.items()
+
+
+async def test_those_who_stay_are_told_to_go_on_when_they_take_what_was_lost(lab):
+    """Nobody joins anew, so nothing else would bring them the order."""
+    by = await lab.spine.sign_up(credits=100_000)
+    nodes = [await lab.enrol_pnode() for _ in range(2)]
+    view = await lab.start(by)
+    run_id = view.row.id
+    at = lab.open_owner()
+    await at.look()
+    await lab.set_going(at, run_id)
+    await lab.step(at, run_id, *range(1, 12))
+    await lab.store(at, run_id, 10)
+    gone, stays = at.run(run_id).taken_seats
+    await at.owner.hear(run_id, Heard(LeaveAnnounced(gone.id, gone.attempt_id)))
+    await at.look(seconds=3.0)
+    run = at.run(run_id)
+    assert run.epoch == 2
+    assert [seat.id for seat in run.taken_seats] == [stays.id]
+    assert len(nodes) == 2
+    [order] = prepares(at, epoch=2)
+    assert (order.seat, order.checkpoint_step) == (stays.id, 10)
+    assert {part.vnode_id for part in order.parts} == {"a", "b", "head", "loss"}

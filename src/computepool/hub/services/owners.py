@@ -46,7 +46,7 @@ from computepool.hub.services.run_records import OwnerLost, Written, is_durable,
 from computepool.hub.services.seating import fill_seats
 from computepool.hub.services.transitions import EndedAttempt
 from computepool.hub.store import runs as run_store
-from computepool.hub.store.connect import BLOCKED, Pool
+from computepool.hub.store.connect import BLOCKED, Connection, Pool
 from computepool.hub.store.runs import LoadedRun, Part
 
 __all__ = ["Heard", "Order", "PrepareOrder", "RunOwner"]
@@ -302,14 +302,26 @@ class RunOwner:
     async def _apply(self, owned: OwnedRun, before: Run, decision: Decision, batch: Sequence[Heard]) -> None:
         """Written first, then known, then told."""
         written, parts = Written(), list[Part]()
-        durable = is_durable(before, decision)
-        prepares = decision.run.from_step > 0 and any(isinstance(each, SendPrepare) for each in decision.effects)
-        if durable or prepares:
+        if is_durable(before, decision) or _prepares(decision):
             async with self._pool.acquire() as conn, conn.transaction():
-                if durable:
-                    written = await write_decision(conn, owned, before, decision, batch, owner_id=self.owner_id)
-                if prepares:
-                    parts = await run_store.list_parts(conn, decision.run.id, decision.run.from_step)
+                written, parts = await self._write(conn, owned, before, decision, batch)
+        self._follow(owned, decision, written, parts)
+        if any(isinstance(effect, PlaceSeats) for effect in decision.effects) and owned.run.state not in OVER:
+            await self._place(owned)
+
+    async def _write(
+        self, conn: Connection, owned: OwnedRun, before: Run, decision: Decision, batch: Sequence[Heard]
+    ) -> tuple[Written, list[Part]]:
+        """With what its orders name: the parts of the checkpoint that everybody goes back to."""
+        written, parts = Written(), list[Part]()
+        if is_durable(before, decision):
+            written = await write_decision(conn, owned, before, decision, batch, owner_id=self.owner_id)
+        if _prepares(decision):
+            parts = await run_store.list_parts(conn, decision.run.id, decision.run.from_step)
+        return written, parts
+
+    def _follow(self, owned: OwnedRun, decision: Decision, written: Written, parts: Sequence[Part]) -> None:
+        """What is committed is known and told from now on."""
         owned.know(decision.run)
         self._tell(owned, decision.effects, parts)
         self._note_ended(written.ended)
@@ -318,8 +330,6 @@ class RunOwner:
         if owned.run.state in OVER:
             self._do_beside(self._free(owned, ()))
             self._forget(owned.run.id)
-        elif any(isinstance(effect, PlaceSeats) for effect in decision.effects):
-            await self._place(owned)
 
     def _forget(self, run_id: RunId) -> None:
         """Its hosts ask anew who owns the run, or hear that it is over."""
@@ -338,9 +348,9 @@ class RunOwner:
         async with self._pool.acquire() as conn, conn.transaction():
             event = await fill_seats(conn, self._prices, self._settings, owned, now=self._seconds())
             decision = decide(before, event, now=self._seconds())
-            if is_durable(before, decision):
-                await write_decision(conn, owned, before, decision, [], owner_id=self.owner_id)
-        owned.know(decision.run)
+            written, parts = await self._write(conn, owned, before, decision, [])
+        # Where those who stay take all of it, the next order is given here.
+        self._follow(owned, decision, written, parts)
 
     # Telling
 
@@ -408,3 +418,7 @@ class RunOwner:
 
     async def _record(self, outcomes: Mapping[tuple[NodeId, str], list[bool]]) -> None:
         await record_outcomes(self._pool, outcomes, now=clock.now())
+
+
+def _prepares(decision: Decision) -> bool:
+    return decision.run.from_step > 0 and any(isinstance(each, SendPrepare) for each in decision.effects)
