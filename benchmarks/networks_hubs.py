@@ -26,18 +26,13 @@ from computepool.core.networks.spec import NetworkSpec
 from computepool.networks import Dataset
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
 from examples.networks.models import make_chars, make_mlp
-from tests.support.hub_process import free_port
-from tests.support.network_grid import NetworkGrid, open_grid, send_rpc
-from tests.support.tcp_proxy import SlowProxy
+from tests.support.network_grid import NetworkGrid, open_grid, open_home_grid, send_rpc
 
 WARM_STEPS = 3
 STEPS_MANY = 1_000_000
 # Before anything happens to a run it has made so many steps.
 GOING_STEPS = 15
 WAIT_SECONDS = 120.0
-# A home: 20 Mbit/s upwards, 50 ms from one to the other, half of that to the hub between them.
-UPLINK_BYTES_PER_SECOND = 20e6 / 8
-LATENCY_SECONDS = 0.05
 
 
 @dataclass
@@ -62,12 +57,16 @@ QUICK = Sizes(rounds=1, steps=6, trials=1)
 
 
 @asynccontextmanager
-async def open_hubs(dsn: str, folder: Path, **options: Any) -> AsyncIterator[NetworkGrid]:
-    """On a database of its own."""
+async def open_place(dsn: str, folder: Path) -> AsyncIterator[tuple[str, Path]]:
+    """A database and a folder that nobody has used."""
     async with fresh_database(dsn) as own:
-        root = Path(tempfile.mkdtemp(prefix="files-", dir=folder))
-        async with open_grid(dsn=own, root=root, **options) as grid:
-            yield grid
+        yield own, Path(tempfile.mkdtemp(prefix="files-", dir=folder))
+
+
+@asynccontextmanager
+async def open_hubs(dsn: str, folder: Path, **options: Any) -> AsyncIterator[NetworkGrid]:
+    async with open_place(dsn, folder) as (own, root), open_grid(dsn=own, root=root, **options) as grid:
+        yield grid
 
 
 # Speed
@@ -176,27 +175,6 @@ async def measure_takeover(dsn: str, folder: Path, sizes: Sizes, found: Found) -
 # A home's uplink
 
 
-@asynccontextmanager
-async def open_home(dsn: str, folder: Path, *, agents: int = 2) -> AsyncIterator[NetworkGrid]:
-    """PNodes that nobody can dial, each behind a slow line to the hub; their owners say how slow."""
-    port = free_port()
-    proxy = SlowProxy(
-        f"127.0.0.1:{port}", bytes_per_second=UPLINK_BYTES_PER_SECOND, delay_seconds=LATENCY_SECONDS / 2
-    )
-    address = await proxy.start()
-    try:
-        async with open_hubs(dsn, folder, ports=[port], rpc_advertised_address=address) as grid:
-            await grid.start_agents(
-                agents,
-                networks_listen="none",
-                networks_uplink_mbit=UPLINK_BYTES_PER_SECOND * 8 / 1e6,
-                networks_latency_ms=LATENCY_SECONDS * 1_000,
-            )
-            yield grid
-    finally:
-        await proxy.close()
-
-
 def make_home_networks() -> dict[str, tuple[NetworkSpec, Dataset]]:
     """One where the way there and back counts, one where bytes do too, one that also clips by the norm of all."""
     mlp, digits = make_mlp()
@@ -211,7 +189,7 @@ def make_home_networks() -> dict[str, tuple[NetworkSpec, Dataset]]:
 
 
 async def measure_uplink(dsn: str, folder: Path, sizes: Sizes, found: Found) -> None:
-    async with open_home(dsn, folder) as grid:
+    async with open_place(dsn, folder) as (own, root), open_home_grid(dsn=own, root=root) as (grid, _):
         for name, (spec, data) in make_home_networks().items():
             network_id, options = await grid.prepare(spec, data, steps=sizes.steps, seats=2)
             plan = await grid.call("PlanNetwork", pb.PlanNetworkRequest(network_id=network_id, options=options))

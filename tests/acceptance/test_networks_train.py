@@ -12,6 +12,7 @@ import pytest
 
 from computepool.networks import reference
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
+from soaks.networks import kill_agents
 from tests.support.network_data import make_dataset
 from tests.support.network_grid import NetworkGrid, open_grid, send_rpc
 from tests.support.networks import make_mlp
@@ -71,6 +72,15 @@ async def test_a_host_killed_with_its_agent_is_replaced_by_a_spare_and_the_curve
     assert await grid.find_agent(run_id, SEATS[1]) is not victim
     assert await grid.list_losses(run_id) == reference(spec, data, 120).losses
     assert await grid.list_faults_of_books() == []
+
+
+async def test_pnodes_killed_at_random_steps_cost_time_and_no_bit(grid):
+    """The short form; five kills in 200 steps, and the hub's gRPC process among them: `make soak/networks`."""
+    outcome = await kill_agents(grid, make_mlp(checkpoint_every=10), steps=90, kills=2, seed=4)
+    assert outcome.bit_equal
+    assert outcome.kills == 2
+    assert outcome.epochs >= 3
+    assert outcome.faults_of_books == 0
 
 
 async def test_an_owner_who_comes_back_has_the_machine_within_two_seconds_and_the_run_goes_on(grid):

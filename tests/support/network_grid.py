@@ -29,6 +29,7 @@ from tests.support.agent_process import AgentProcess
 from tests.support.hub_process import HubProcess, free_port
 from tests.support.people import Person, sign_up
 from tests.support.rpc_client import wait_for_rpc
+from tests.support.tcp_proxy import SlowProxy
 
 CALL_SECONDS = 20.0
 # Much more than anything takes, also on a machine that is busy with other things.
@@ -36,6 +37,9 @@ WAIT_SECONDS = 100.0
 # One credit a second: what was paid can be read off without a calculator.
 FLOOR_CREDITS_PER_HOUR = 3_600
 CEILING = 7_200 * 1_000_000
+# A home's line: what it sends, and how long the first byte takes to another home.
+UPLINK_MBIT = 20
+LATENCY_MS = 50
 
 
 def list_children(parent_pid: int, module: str) -> list[int]:
@@ -151,6 +155,23 @@ async def open_grid(
     finally:
         for hub in started:
             hub.kill()
+
+
+@asynccontextmanager
+async def open_home_grid(*, dsn: str, root: Path, agents: int = 2) -> AsyncIterator[tuple[NetworkGrid, SlowProxy]]:
+    """PNodes that nobody can dial, each behind a home's slow line to the hub; their owners say how slow."""
+    port = free_port()
+    # Half of the way from one home to the other.
+    proxy = SlowProxy(f"127.0.0.1:{port}", bytes_per_second=UPLINK_MBIT * 1e6 / 8, delay_seconds=LATENCY_MS / 2e3)
+    address = await proxy.start()
+    try:
+        async with open_grid(dsn=dsn, root=root, ports=[port], rpc_advertised_address=address) as grid:
+            await grid.start_agents(
+                agents, networks_listen="none", networks_uplink_mbit=UPLINK_MBIT, networks_latency_ms=LATENCY_MS
+            )
+            yield grid, proxy
+    finally:
+        await proxy.close()
 
 
 @dataclass
