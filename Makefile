@@ -121,6 +121,10 @@ soak/ledger: setup ## The books under 200 clients on shared accounts, with hubs 
 soak/hubs: setup ## Three hubs and 200 accounts for a minute (ARGS="--kill-every 3": one is killed every few seconds)
 	@$(BIN)/python -m soaks.hubs $(ARGS)
 
+.PHONY: soak/networks
+soak/networks: setup ## A network trains through five kills of agents and one of gRPC; then twenty PNodes, all replaced
+	@$(BIN)/python -m soaks.networks $(ARGS)
+
 .PHONY: sim/market
 sim/market: setup ## Six stories of an economy under stress, on the real market and ledger code; draws docs/images/market-*
 	@$(BIN)/python -m sims.market $(ARGS)

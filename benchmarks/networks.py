@@ -2,27 +2,32 @@
 
     python -m benchmarks.networks [--rounds N] [--quick] [--out FILE]
 
-PNodes are processes with real engines and real gRPC streams, under the rules by which hubs decide; no hub and no
-relay take part, so figures that need them are null here. Speeds are of a character model, in turns with the same
-training in one process; a step's time is the median over the run, without its first steps.
+PNodes are processes with real engines and real gRPC streams, under the rules by which hubs decide. Speeds are of a
+character model, in turns with the same training in one process, without their first steps; what is compared was
+measured in the same turn. Hubs, agents and the relay take part where it is about them: `networks_hubs.py`.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import functools
+import importlib
+import importlib.util
 import itertools
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.tables import Report, median, ratio
+from benchmarks import networks_hubs
+from benchmarks.networks_hubs import Found
+from benchmarks.tables import Report, median
 from computepool.core.networks.partition import Host, Link, Load, arrange, measure
 from computepool.core.networks.run import Part
 from computepool.networks import Dataset, LocalGrid, Network, local, reference
@@ -31,6 +36,8 @@ from examples.networks.models import MAKERS, make_chars, make_mlp
 
 SEATS = (2, 3)
 WARM_STEPS = 3
+ALONE = "one process, one thread"
+AUDITS = "benchmarks.networks_audit"
 KILLS = 5
 KILL_STEPS = 200
 # The model whose speed is measured.
@@ -45,9 +52,18 @@ class Sizes:
     kills: int
     speed_steps: int
     networks: tuple[str, ...]
+    hubs: networks_hubs.Sizes = networks_hubs.QUICK
 
 
-FULL = Sizes(rounds=5, bit_steps=30, kill_trials=3, kills=KILLS, speed_steps=16, networks=tuple(MAKERS))
+FULL = Sizes(
+    rounds=5,
+    bit_steps=30,
+    kill_trials=3,
+    kills=KILLS,
+    speed_steps=16,
+    networks=tuple(MAKERS),
+    hubs=networks_hubs.Sizes(),
+)
 QUICK = Sizes(rounds=1, bit_steps=4, kill_trials=1, kills=1, speed_steps=6, networks=("mlp", "residual"))
 
 
@@ -166,7 +182,7 @@ def measure_speed(grid: LocalGrid, sizes: Sizes) -> dict[str, list[float]]:
 
     return measure_in_turns(
         {
-            "one process, one thread": functools.partial(rate_alone, halves, data, steps=steps, threads=1),
+            ALONE: functools.partial(rate_alone, halves, data, steps=steps, threads=1),
             "one process, two threads": functools.partial(rate_alone, halves, data, steps=steps, threads=2),
             "two VNodes on one PNode": functools.partial(rate_cut, grid, seldom, data, steps=steps, places=here),
             "two PNodes, one thread each": over_two,
@@ -215,7 +231,17 @@ def run(options: argparse.Namespace) -> None:
         bits = measure_bits(grid, sizes)
         speeds = measure_speed(grid, sizes)
         survivals = measure_kills(grid, sizes)
-    show(report, bits, survivals, speeds, place_seconds, cut_share)
+    found = asyncio.run(networks_hubs.measure(sizes.hubs))
+    show(report, bits, survivals, speeds, found)
+    report.finish(to_figures(bits, survivals, speeds, found, place_seconds, cut_share, measure_audits()))
+
+
+def measure_audits() -> dict[str, float | None]:
+    """PNodes that cheat, in a module of its own."""
+    if importlib.util.find_spec(AUDITS) is None:
+        return {}
+    measured: dict[str, float | None] = importlib.import_module(AUDITS).measure()
+    return measured
 
 
 def show(
@@ -223,8 +249,7 @@ def show(
     bits: dict[tuple[str, int], bool],
     survivals: Iterable[Survival],
     speeds: dict[str, list[float]],
-    place_seconds: float,
-    cut_share: float,
+    found: Found,
 ) -> None:
     report.table(
         "Losses and weights against one process",
@@ -250,40 +275,42 @@ def show(
         ["", "median", "lowest", "highest"],
         [[name, median(values), min(values), max(values)] for name, values in speeds.items()],
     )
-    report.finish(to_figures(bits, list(survivals), speeds, place_seconds, cut_share))
+    networks_hubs.show(report, found)
 
 
 def to_figures(
     bits: dict[tuple[str, int], bool],
     survivals: list[Survival],
     speeds: dict[str, list[float]],
+    found: Found,
     place_seconds: float,
     cut_share: float,
+    audits: dict[str, float | None],
 ) -> dict[str, float | None]:
-    speed = {name: median(values) for name, values in speeds.items()}
-    alone = speed["one process, one thread"]
     recoveries = [seconds for each in survivals for seconds in each.recovery_seconds]
-    with_checkpoints = ratio(speed["one PNode, no checkpoints"], speed["one PNode, every 20 steps"])
+    with_checkpoints = compare(speeds, "one PNode, no checkpoints", "one PNode, every 20 steps")
     return {
         "bit_equal_configurations": sum(bits.values()),
         "bit_unequal_configurations": len(bits) - sum(bits.values()),
         "kills_bit_equal_share": sum(each.equal for each in survivals) / len(survivals),
         "recovery_seconds_by_stream": max(recoveries, default=None),
-        "two_vnodes_one_pnode_vs_single": ratio(speed["two VNodes on one PNode"], alone),
-        "two_pnodes_vs_single_two_cores": ratio(
-            speed["two PNodes, one thread each"], speed["one process, two threads"]
-        ),
-        "two_pnodes_vs_single_one_core": ratio(speed["two PNodes, one thread each"], alone),
+        "recovery_seconds_by_heartbeat": max(found.silences, default=None),
+        "takeover_seconds": max(found.takeovers, default=None),
+        "two_vnodes_one_pnode_vs_single": compare(speeds, "two VNodes on one PNode", ALONE),
+        "two_pnodes_vs_single_two_cores": compare(speeds, "two PNodes, one thread each", "one process, two threads"),
+        "two_pnodes_vs_single_one_core": compare(speeds, "two PNodes, one thread each", ALONE),
+        "relay_vs_direct": compare(found.rates, "relay", "direct"),
         "checkpoint_cost_ratio": None if with_checkpoints is None else with_checkpoints - 1,
         "place_250_on_50_seconds": place_seconds,
         "cut_bytes_vs_round_robin": cut_share,
-        # These need hubs, a relay, or PNodes that cheat.
-        "recovery_seconds_by_heartbeat": None,
-        "takeover_seconds": None,
-        "relay_vs_direct": None,
-        "corrupter_caught_share": None,
-        "honest_flagged": None,
+        "corrupter_caught_share": audits.get("corrupter_caught_share"),
+        "honest_flagged": audits.get("honest_flagged"),
     }
+
+
+def compare(speeds: Mapping[str, Sequence[float]], one: str, other: str) -> float | None:
+    """Turn by turn: what slows the whole machine down for a while slows both."""
+    return median([a / b for a, b in zip(speeds.get(one, ()), speeds.get(other, ()), strict=True)])
 
 
 def main() -> None:

@@ -5,58 +5,22 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from computepool.networks import reference
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
-from tests.support.hub_process import HubProcess, free_port
+from soaks.networks import kill_agents
 from tests.support.network_data import make_dataset
-from tests.support.network_grid import WAIT_SECONDS, NetworkGrid, send_rpc
+from tests.support.network_grid import NetworkGrid, open_grid, send_rpc
 from tests.support.networks import make_mlp
-from tests.support.people import sign_up
 from tests.support.postgres import TestServer
-from tests.support.rpc_client import wait_for_rpc
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.vnode_nets import make_net, make_samples
 
 SEATS = ("seat-0", "seat-1", "seat-2")
-
-
-def start_hubs(ports: Sequence[int], *, dsn: str, root: Path, lease_seconds: float = 20.0) -> list[HubProcess]:
-    """A slow machine loses no lease so soon: hosts are found dead by their streams."""
-    hubs = [
-        HubProcess(dsn=dsn, data_dir=root, rpc_port=port, lease_seconds=lease_seconds, beat_seconds=2)
-        for port in ports
-    ]
-    for hub in hubs:
-        hub.start(wait=False)
-        hub.wait_ready(WAIT_SECONDS)
-    return hubs
-
-
-@asynccontextmanager
-async def open_grid(*, dsn: str, root: Path, hubs: int = 1, **options: Any) -> AsyncIterator[NetworkGrid]:
-    """Hubs with gRPC; nothing of them or of their agents is left afterwards."""
-    ports = [free_port() for _ in range(hubs)]
-    started = await asyncio.to_thread(lambda: start_hubs(ports, dsn=dsn, root=root, **options))
-    try:
-        addresses = [f"127.0.0.1:{port}" for port in ports]
-        for address in addresses:
-            await wait_for_rpc(address, seconds=WAIT_SECONDS)
-        submitter = await asyncio.to_thread(sign_up, started[0].url, "submitter")
-        grid = NetworkGrid(started, addresses, dsn, root, submitter)
-        try:
-            yield grid
-        finally:
-            await asyncio.to_thread(grid.close)
-    finally:
-        for hub in started:
-            hub.kill()
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +72,15 @@ async def test_a_host_killed_with_its_agent_is_replaced_by_a_spare_and_the_curve
     assert await grid.find_agent(run_id, SEATS[1]) is not victim
     assert await grid.list_losses(run_id) == reference(spec, data, 120).losses
     assert await grid.list_faults_of_books() == []
+
+
+async def test_pnodes_killed_at_random_steps_cost_time_and_no_bit(grid):
+    """The short form; five kills in 200 steps, and the hub's gRPC process among them: `make soak/networks`."""
+    outcome = await kill_agents(grid, make_mlp(checkpoint_every=10), steps=90, kills=2, seed=4)
+    assert outcome.bit_equal
+    assert outcome.kills == 2
+    assert outcome.epochs >= 3
+    assert outcome.faults_of_books == 0
 
 
 async def test_an_owner_who_comes_back_has_the_machine_within_two_seconds_and_the_run_goes_on(grid):

@@ -150,7 +150,14 @@ async def test_an_agent_says_at_its_enrolment_that_it_hosts_and_no_longer_when_i
     silent = wire_nodes.EnrolNode(**{f: getattr(request, f) for f in request.__struct_fields__} | {"hosting": None})
     await enrol_node(lab.spine.pool, lab.spine.settings, owner, silent)
     assert await lab.spine.fetch_value("SELECT count(*) FROM pnodes") == 0
-    for wrong in ({"numeric_class": ""}, {"memory_bytes": 0}, {"flops_per_second": float("inf")}):
+    wrongs = (
+        {"numeric_class": ""},
+        {"memory_bytes": 0},
+        {"flops_per_second": float("inf")},
+        {"bytes_per_second": 0.0},
+        {"latency_seconds": -1.0},
+    )
+    for wrong in wrongs:
         fields = {f: getattr(hosting, f) for f in hosting.__struct_fields__} | wrong
         bad = wire_nodes.EnrolNode(
             **{f: getattr(request, f) for f in request.__struct_fields__} | {"hosting": wire_nodes.Hosting(**fields)}

@@ -234,7 +234,7 @@ async def test_a_run_that_waits_says_for_what(lab):
     small = await lab.enrol_pnode(memory_bytes=1_000)
     await at.look(seconds=1.0)
     message = (await run_service.get_run(lab.spine.pool, by, view.row.id)).row.message
-    assert "VNode a needs" in message
+    assert "VNode b needs" in message
     assert str(small.id) in message
     words = run_service.explain_run(await run_service.get_run(lab.spine.pool, by, view.row.id))
     assert any("2 of 2 seats have no PNode" in line for line in words)
@@ -243,7 +243,7 @@ async def test_a_run_that_waits_says_for_what(lab):
         lab.spine.pool, lab.spine.settings, lab.spine.book, by, view.row.job_id, slice_index=None
     )
     assert story.waiting is not None
-    assert "VNode a needs" in story.waiting.run_words
+    assert "VNode b needs" in story.waiting.run_words
 
 
 async def test_an_exact_run_waits_for_a_spare_of_its_class_and_another_says_from_where_it_is_not_exact(lab):
@@ -543,7 +543,7 @@ async def test_without_a_number_of_seats_a_network_that_fits_nowhere_is_refused_
     with pytest.raises(NoPlacement, match="no PNode that hosts VNodes"):
         await lab.start(by, seats=0)
     await lab.enrol_pnode(memory_bytes=1_000)
-    with pytest.raises(NoPlacement, match=r"VNode a needs .* largest free PNode"):
+    with pytest.raises(NoPlacement, match=r"VNode b needs .* largest free PNode"):
         await lab.start(by, seats=0)
     await lab.enrol_pnode()
     assert len((await lab.start(by, seats=0)).seats) == 1

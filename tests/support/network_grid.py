@@ -8,7 +8,8 @@ import os
 import re
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ from computepool.node.vnodes.data import Dataset
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
 from computepool.wire.pb.computepool.v1 import networks_pb2_grpc as stubs
 from tests.support.agent_process import AgentProcess
-from tests.support.hub_process import HubProcess
+from tests.support.hub_process import HubProcess, free_port
 from tests.support.people import Person, sign_up
+from tests.support.rpc_client import wait_for_rpc
+from tests.support.tcp_proxy import SlowProxy
 
 CALL_SECONDS = 20.0
 # Much more than anything takes, also on a machine that is busy with other things.
@@ -34,6 +37,9 @@ WAIT_SECONDS = 100.0
 # One credit a second: what was paid can be read off without a calculator.
 FLOOR_CREDITS_PER_HOUR = 3_600
 CEILING = 7_200 * 1_000_000
+# A home's line: what it sends, and how long the first byte takes to another home.
+UPLINK_MBIT = 20
+LATENCY_MS = 50
 
 
 def list_children(parent_pid: int, module: str) -> list[int]:
@@ -115,6 +121,59 @@ class HostingAgent(AgentProcess):
         super().end()
 
 
+def start_hubs(
+    ports: Sequence[int], *, dsn: str, root: Path, lease_seconds: float = 20.0, **settings: Any
+) -> list[HubProcess]:
+    """A slow machine loses no lease so soon: hosts are found dead by their streams."""
+    hubs = [
+        HubProcess(dsn=dsn, data_dir=root, rpc_port=port, lease_seconds=lease_seconds, beat_seconds=2, **settings)
+        for port in ports
+    ]
+    for hub in hubs:
+        hub.start(wait=False)
+        hub.wait_ready(WAIT_SECONDS)
+    return hubs
+
+
+@asynccontextmanager
+async def open_grid(
+    *, dsn: str, root: Path, hubs: int = 1, ports: Sequence[int] = (), **options: Any
+) -> AsyncIterator[NetworkGrid]:
+    """Hubs with gRPC; nothing of them or of their agents is left afterwards."""
+    ports = list(ports) or [free_port() for _ in range(hubs)]
+    started = await asyncio.to_thread(lambda: start_hubs(ports, dsn=dsn, root=root, **options))
+    try:
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+        for address in addresses:
+            await wait_for_rpc(address, seconds=WAIT_SECONDS)
+        submitter = await asyncio.to_thread(sign_up, started[0].url, "submitter")
+        grid = NetworkGrid(started, addresses, dsn, root, submitter)
+        try:
+            yield grid
+        finally:
+            await asyncio.to_thread(grid.close)
+    finally:
+        for hub in started:
+            hub.kill()
+
+
+@asynccontextmanager
+async def open_home_grid(*, dsn: str, root: Path, agents: int = 2) -> AsyncIterator[tuple[NetworkGrid, SlowProxy]]:
+    """PNodes that nobody can dial, each behind a home's slow line to the hub; their owners say how slow."""
+    port = free_port()
+    # Half of the way from one home to the other.
+    proxy = SlowProxy(f"127.0.0.1:{port}", bytes_per_second=UPLINK_MBIT * 1e6 / 8, delay_seconds=LATENCY_MS / 2e3)
+    address = await proxy.start()
+    try:
+        async with open_grid(dsn=dsn, root=root, ports=[port], rpc_advertised_address=address) as grid:
+            await grid.start_agents(
+                agents, networks_listen="none", networks_uplink_mbit=UPLINK_MBIT, networks_latency_ms=LATENCY_MS
+            )
+            yield grid, proxy
+    finally:
+        await proxy.close()
+
+
 @dataclass
 class NetworkGrid:
     hubs: list[HubProcess]
@@ -136,10 +195,15 @@ class NetworkGrid:
     def prefer(self, hub: HubProcess) -> None:
         self._preferred = hub
 
+    async def find_owner(self, run_id: str) -> HubProcess | None:
+        """The hub that gives the run's orders, as it stands in the books."""
+        [row] = await self.fetch("SELECT owner_address FROM runs WHERE id = $1::text::uuid", run_id)
+        known = dict(zip(self.addresses, self.hubs, strict=True))
+        return known.get(row["owner_address"])
+
     async def wait_for_owner(self, run_id: str, hub: HubProcess) -> None:
         async def has_come() -> bool:
-            [row] = await self.fetch("SELECT owner_address FROM runs WHERE id = $1::text::uuid", run_id)
-            return bool(row["owner_address"] == self.addresses[self.hubs.index(hub)])
+            return await self.find_owner(run_id) is hub
 
         await self.wait_until(has_come, "the owner of the run")
 
@@ -189,8 +253,18 @@ class NetworkGrid:
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         return (("authorization", f"Bearer {self.submitter.key}"),)
 
-    async def train(self, spec: NetworkSpec, data: Dataset, *, steps: int, seats: int) -> str:
+    async def train(
+        self, spec: NetworkSpec, data: Dataset, *, steps: int, seats: int, node_ids: Sequence[str] = ()
+    ) -> str:
         """Creates the network and starts a run. Returns the run's id."""
+        network_id, options = await self.prepare(spec, data, steps=steps, seats=seats, node_ids=node_ids)
+        run = await self.call("StartTrain", pb.StartTrainRequest(network_id=network_id, options=options))
+        return str(run.id)
+
+    async def prepare(
+        self, spec: NetworkSpec, data: Dataset, *, steps: int, seats: int, node_ids: Sequence[str] = ()
+    ) -> tuple[str, pb.TrainOptions]:
+        """Network and data are stored; what is left is to plan or to start."""
         content = data.to_bytes()
         sha256 = hashlib.sha256(content).hexdigest()
         url = f"{self.hubs[0].url}/v1/artifacts/{sha256}"
@@ -199,13 +273,13 @@ class NetworkGrid:
         network = await self.call("CreateNetwork", pb.CreateNetworkRequest(spec_json=to_json(spec)))
         options = pb.TrainOptions(
             steps=steps,
-            data=[pb.DataRef(sha256=sha256)],
+            data=[pb.DataRef(sha256=sha256, size_bytes=len(content))],
             ceiling_microcredits_per_hour=CEILING,
             hours_max=1,
             seats=seats,
+            node_ids=node_ids,
         )
-        run = await self.call("StartTrain", pb.StartTrainRequest(network_id=network.id, options=options))
-        return str(run.id)
+        return str(network.id), options
 
     async def get_run(self, run_id: str) -> pb.Run:
         return await self.call("GetRun", pb.GetRunRequest(run_id=run_id))
@@ -283,6 +357,10 @@ class NetworkGrid:
             await pool.close()
         held = await self.fetch("SELECT id FROM jobs WHERE finished_at IS NOT NULL AND held_remaining <> 0")
         return [*drifts, *(f"job {row['id']} still holds credits" for row in held)]
+
+    async def list_node_ids(self, agents: Sequence[HostingAgent]) -> list[str]:
+        names = [agent.name for agent in agents]
+        return [str(row["id"]) for row in await self.fetch("SELECT id FROM nodes WHERE name = ANY($1)", names)]
 
     async def list_agents(self, run: pb.Run) -> list[HostingAgent]:
         """Whose hosts compute it."""

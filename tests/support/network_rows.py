@@ -89,6 +89,12 @@ IMPOSSIBLE = [
     ("pnodes_memory_check", _pnode(memory_bytes=0)),
     ("pnodes_flops_check", _pnode(flops_per_second=0)),
     ("pnodes_flops_check", _pnode(flops_per_second="'infinity'")),
+    ("pnodes_rate_check", _pnode(bytes_per_second=0)),
+    ("pnodes_rate_check", _pnode(bytes_per_second="'infinity'")),
+    ("pnodes_latency_check", _pnode(latency_seconds=-1)),
+    ("pnodes_latency_check", _pnode(latency_seconds="'infinity'")),
+    ("pnodes_measured_rate_check", _pnode(measured_bytes_per_second=0)),
+    ("pnodes_measured_rate_check", _pnode(measured_bytes_per_second="'infinity'")),
     ("pnodes_held_check", _pnode(held_sha256s="array_fill('\\x00'::bytea, ARRAY[65])")),
     (
         "runs_epoch_check",

@@ -130,10 +130,14 @@ class RunLab:
         memory_bytes: int = GB,
         owner: AccountCaller | None = None,
         cpu_slots: int = 1,
+        flops_per_second: float = 1e10,
+        **links: float,
     ) -> EnrolledNode:
         """A node that hosts VNodes and was heard just now."""
         node = await self.spine.enrol(owner=owner, cpu_slots=cpu_slots)
-        hosting = Hosting(numeric_class=numeric_class, memory_bytes=memory_bytes, flops_per_second=1e10)
+        hosting = Hosting(
+            numeric_class=numeric_class, memory_bytes=memory_bytes, flops_per_second=flops_per_second, **links
+        )
         async with self.spine.pool.acquire() as conn:
             await record_hosting(conn, node.id, hosting)
         await self.see(node)

@@ -1,9 +1,15 @@
-"""A TCP proxy between two of ours that does what networks do: cuts connections, or falls silent without a word."""
+"""TCP proxies between two of ours that do what networks do: cut connections, fall silent without a word, are slow."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
+from typing import Any
+
+# As a packet or a few: what is sent at once on a slow line.
+PIECE_BYTES = 8_192
+PIECES_UNDER_WAY = 64
 
 
 class TcpProxy:
@@ -52,16 +58,58 @@ class TcpProxy:
             return
         self._writers |= {writer, back}
         for source, target in ((reader, back), (there, writer)):
-            pump = asyncio.create_task(self._pump(source, target))
+            pump = asyncio.create_task(self._pump(source, target, upward=target is back))
             self._pumps.add(pump)
             pump.add_done_callback(self._pumps.discard)
 
-    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, upward: bool) -> None:
         with contextlib.suppress(ConnectionError):
-            while piece := await source.read(65_536):
-                await self._flowing.wait()
-                target.write(piece)
-                await target.drain()
+            await self._carry(source, target, upward=upward)
         with contextlib.suppress(ConnectionError, RuntimeError):
             target.close()
         self._writers.discard(target)
+
+    async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, upward: bool) -> None:
+        while piece := await source.read(65_536):
+            await self._flowing.wait()
+            target.write(piece)
+            await target.drain()
+
+
+class SlowProxy(TcpProxy):
+    """A home's line for every connection: so many bytes a second upwards, and a delay both ways."""
+
+    def __init__(self, target: str, *, bytes_per_second: float, delay_seconds: float) -> None:
+        super().__init__(target)
+        self._bytes_per_second = bytes_per_second
+        self._delay_seconds = delay_seconds
+
+    async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, upward: bool) -> None:
+        """What is on its way keeps its order and its distance; the line holds as much as a router does."""
+        under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(PIECES_UNDER_WAY)
+        arriving = asyncio.create_task(self._arrive(under_way, target))
+        try:
+            await self._depart(source, under_way, upward=upward)
+            await under_way.join()
+        finally:
+            arriving.cancel()
+            await asyncio.gather(arriving, return_exceptions=True)
+
+    async def _depart(self, source: asyncio.StreamReader, under_way: Any, *, upward: bool) -> None:
+        free_at = 0.0
+        while piece := await source.read(PIECE_BYTES):
+            now = time.monotonic()
+            free_at = max(now, free_at) + (len(piece) / self._bytes_per_second if upward else 0.0)
+            await under_way.put((free_at + self._delay_seconds, piece))
+            if free_at > now:
+                await asyncio.sleep(free_at - now)
+
+    async def _arrive(self, under_way: Any, target: asyncio.StreamWriter) -> None:
+        while True:
+            due_at, piece = await under_way.get()
+            await asyncio.sleep(max(0.0, due_at - time.monotonic()))
+            await self._flowing.wait()
+            target.write(piece)
+            with contextlib.suppress(ConnectionError):
+                await target.drain()
+            under_way.task_done()

@@ -9,6 +9,7 @@ import tomllib
 
 from benchmarks import networks
 from benchmarks.networks import Survival, is_bit_equal, measure_bits, survive, to_figures
+from benchmarks.networks_hubs import Found
 from computepool.networks import local
 from examples.networks.models import draw_digits, make_mlp, make_residual, read_text
 
@@ -23,21 +24,27 @@ SPEEDS = {
 }
 
 
+FOUND = Found({"direct": [100.0, 50.0], "relay": [80.0, 45.0]}, [12.0, 14.0], [5.0], {})
+
+
 def test_every_target_has_its_figure():
-    figures = to_figures({("mlp", 2): True}, [Survival(True, [1.0])], SPEEDS, 0.5, 0.1)
+    figures = to_figures({("mlp", 2): True}, [Survival(True, [1.0])], SPEEDS, FOUND, 0.5, 0.1, {})
     assert figures.keys() == tomllib.loads(TARGETS.read_text())["networks"].keys()
 
 
 def test_figures_are_ratios_of_what_was_measured():
     bits = {("mlp", 2): True, ("mlp", 3): False}
-    figures = to_figures(bits, [Survival(True, [1.0, 3.0]), Survival(False, [])], SPEEDS, 0.5, 0.1)
+    survivals = [Survival(True, [1.0, 3.0]), Survival(False, [])]
+    figures = to_figures(bits, survivals, SPEEDS, FOUND, 0.5, 0.1, {"honest_flagged": 0.0})
     assert (figures["bit_equal_configurations"], figures["bit_unequal_configurations"]) == (1, 1)
     assert figures["kills_bit_equal_share"] == 0.5
     assert figures["recovery_seconds_by_stream"] == 3.0
     assert figures["two_vnodes_one_pnode_vs_single"] == 0.95
     assert figures["two_pnodes_vs_single_one_core"] == 1.3
     assert figures["checkpoint_cost_ratio"] == pytest.approx(0.25)
-    assert figures["takeover_seconds"] is None
+    assert (figures["takeover_seconds"], figures["recovery_seconds_by_heartbeat"]) == (5.0, 14.0)
+    assert figures["relay_vs_direct"] == pytest.approx(0.85), "turn by turn, whatever slowed the second one down"
+    assert (figures["honest_flagged"], figures["corrupter_caught_share"]) == (0.0, None)
 
 
 @pytest.mark.timeout(120)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from computepool.core.networks.graph import draw_graph, find_cycle, list_chains, order_forward
+from computepool.core.networks.graph import draw_graph, find_cycle, order_forward
 from computepool.core.networks.shapes import list_gradient_edges
 from computepool.core.networks.spec import Dtype, Edge, Source, TensorType, VNodeSpec
-from tests.support.networks import Y, chain, make_branching, make_mlp
+from tests.support.networks import Y, chain, make_branching
 
 
 def test_the_spec_decides_the_order_where_the_edges_do_not() -> None:
@@ -52,25 +52,6 @@ def test_producers_users_and_sources_are_known() -> None:
     assert graph.ancestors("right") == ("stem", "right")
     assert graph.source_names(graph.ancestors("head")) == ["x"]
     assert graph.source_names(graph.order) == ["x", "y"]
-
-
-def test_vnodes_of_one_host_are_one_chain_up_to_where_ways_part_or_meet() -> None:
-    graph = draw_graph(make_branching())
-    together = dict.fromkeys(graph.order, "host")
-    assert list_chains(graph, together) == [("stem",), ("left",), ("right",), ("sum", "head", "loss")]
-    apart = {**together, "head": "other"}
-    assert list_chains(graph, apart) == [("stem",), ("left",), ("right",), ("sum",), ("head",), ("loss",)]
-
-
-def test_a_network_without_branches_is_one_chain() -> None:
-    graph = draw_graph(make_mlp())
-    assert list_chains(graph, dict.fromkeys(graph.order, 1)) == [("a", "b", "head", "loss")]
-
-
-def test_a_tensor_that_feeds_two_slots_of_one_vnode_ends_its_chain() -> None:
-    spec = chain(VNodeSpec("a", "relu"), VNodeSpec("sum", "add"))
-    graph = draw_graph(replace(spec, edges=(*spec.edges, Edge("a", "sum", target_slot=1))))
-    assert list_chains(graph, dict.fromkeys(graph.order, 1)) == [("a",), ("sum", "loss")]
 
 
 def test_no_cycle_is_found_where_there_is_none() -> None:

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from itertools import permutations
-from uuid import UUID
 
 import pytest
 
-from computepool.core.ids import NodeId, SlotName
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.lease import Decision, Refusal
 from computepool.core.jobs.state import ATTEMPT_LIVE, AttemptState, SliceState
 from computepool.core.ledger.charging import ChargeRule, End, count_paid_seconds
 from computepool.core.ledger.explain import Moved, PayFacts, PayMark, UnpaidReason, explain_pay
-from computepool.core.networks.first_fit import Chosen, Need, PNode, Question, Unplaceable, choose_placement
 from computepool.core.networks.host_faults import FATAL, SEAT_FAULTS, HostFaultCode, advise
 from computepool.core.networks.needs import list_needs
 from computepool.core.networks.run import seat_id
 from computepool.core.networks.seat_ends import decide_concluding, decide_vacating
-from computepool.core.networks.spec import Exactness
 from tests.support.builders import NOW, make_attempt, make_slice
 from tests.support.networks import make_mlp
 
@@ -118,95 +113,6 @@ def test_an_attempt_that_is_over_ends_no_second_time(state):
     slice_, attempt = make_slice(state=SliceState.QUEUED), make_attempt(state=state)
     assert isinstance(decide_vacating(slice_, attempt, Cause.NETWORK_LOST), Refusal)
     assert isinstance(decide_concluding(slice_, attempt), Refusal)
-
-
-# Placement
-
-
-MB = 1_000_000
-
-
-def make_pnode(number: int, *, memory: int = 100, kind: str = "avx2", **values) -> PNode:
-    """`memory` in megabytes."""
-    return PNode(NodeId(UUID(int=number)), SlotName("cpu:0"), memory * MB, kind, 1e9, **values)
-
-
-NEEDS = tuple(Need((name, 0), memory * MB, float(memory)) for name, memory in (("a", 30), ("b", 30), ("c", 20)))
-
-
-def ask(*, seats: int = 2, exact: Exactness = Exactness.REQUIRED, **values) -> Question:
-    return Question(NEEDS, {seat_id(index): () for index in range(seats)}, exact, **values)
-
-
-def chosen(answer: Chosen | Unplaceable) -> Chosen:
-    assert isinstance(answer, Chosen), answer
-    return answer
-
-
-def refused(answer: Chosen | Unplaceable) -> str:
-    assert isinstance(answer, Unplaceable), answer
-    return "; ".join(answer.reasons)
-
-
-def test_vnodes_go_to_seats_in_the_order_of_the_network_and_every_seat_gets_some():
-    answer = chosen(choose_placement(ask(seats=3), [make_pnode(n) for n in range(3)]))
-    assert answer.moves == {("a", 0): seat_id(0), ("b", 0): seat_id(1), ("c", 0): seat_id(2)}
-    answer = chosen(choose_placement(ask(seats=2), [make_pnode(n) for n in range(2)]))
-    assert set(answer.moves.values()) == {FIRST, SECOND}
-
-
-def test_memory_is_a_hard_limit():
-    answer = chosen(choose_placement(ask(seats=2), [make_pnode(1, memory=50), make_pnode(2, memory=50)]))
-    for seat, pnode in answer.pnodes.items():
-        used = sum(need.memory_bytes for need in NEEDS if answer.moves[need.part] == seat)
-        assert used <= pnode.memory_bytes
-
-
-def test_the_order_in_which_pnodes_are_listed_does_not_matter():
-    pnodes = [make_pnode(1, memory=60), make_pnode(2, held_bytes=5), make_pnode(3, reachable=True)]
-    answers = [chosen(choose_placement(ask(), order)) for order in permutations(pnodes)]
-    assert all(answer == answers[0] for answer in answers)
-    assert answers[0].pnodes[FIRST].held_bytes == 5
-
-
-def test_an_exact_run_is_never_spread_over_two_classes_and_another_may_be():
-    mixed = [make_pnode(1, kind="avx2"), make_pnode(2, kind="cuda")]
-    assert "only 1 PNodes are free" in refused(choose_placement(ask(), mixed))
-    assert len(chosen(choose_placement(ask(exact=Exactness.PREFERRED), mixed)).pnodes) == 2
-
-
-def test_why_nothing_fits_names_the_vnode_the_pnode_and_what_to_do():
-    words = refused(choose_placement(ask(), [make_pnode(7, memory=10), make_pnode(8, memory=20)]))
-    for said in ("VNode a needs 30 MB", str(UUID(int=8)), "20 MB", "smaller"):
-        assert said in words
-    assert "computepool node --networks" in refused(choose_placement(ask(), []))
-    assert "more than fits on 1 seats" in refused(choose_placement(ask(seats=1), [make_pnode(1, memory=60)]))
-
-
-def lost(*, survivors=None, kind: str = "avx2", exact: Exactness = Exactness.REQUIRED) -> Question:
-    room = {seat: memory * MB for seat, memory in (survivors or {}).items()}
-    return Question(NEEDS, {SECOND: [("b", 0), ("c", 0)]}, exact, kind, room)
-
-
-def test_what_a_lost_seat_had_goes_to_one_spare_and_nothing_else_moves():
-    answer = chosen(choose_placement(lost(survivors={FIRST: 1_000}), [make_pnode(1, memory=50)]))
-    assert answer.moves == {("b", 0): SECOND, ("c", 0): SECOND}
-
-
-def test_without_a_spare_it_goes_to_hosts_with_room_and_without_room_it_waits():
-    answer = chosen(choose_placement(lost(survivors={FIRST: 30, seat_id(2): 20}), []))
-    assert answer.moves == {("b", 0): FIRST, ("c", 0): seat_id(2)}
-    assert answer.pnodes == {}
-    assert "needs a PNode with 50 MB" in refused(choose_placement(lost(survivors={FIRST: 49}), []))
-
-
-def test_a_spare_of_the_class_is_taken_before_another():
-    spares = [make_pnode(1, kind="cuda", reachable=True), make_pnode(2, kind="avx2")]
-    answer = chosen(choose_placement(lost(exact=Exactness.PREFERRED), spares))
-    assert answer.pnodes[SECOND].numeric_class == "avx2"
-    only_other = [make_pnode(1, kind="cuda")]
-    assert "of numeric class avx2" in refused(choose_placement(lost(), only_other))
-    assert chosen(choose_placement(lost(exact=Exactness.PREFERRED), only_other)).pnodes[SECOND].node_id
 
 
 def test_needs_follow_the_network_replica_by_replica_and_hold_what_is_in_flight():

@@ -146,3 +146,17 @@ async def test_an_order_of_an_older_epoch_is_not_obeyed(make_host):
     await at.prepare(epoch=2)
     assert at.list_said() == []
     assert at.host._driver.engine.progress.epoch == 3
+
+
+async def test_an_order_that_is_said_again_does_not_begin_anew_what_has_begun(make_host):
+    at = make_host("seat-1")
+    await at.prepare()
+    at.host._driver.engine.start(0, 5)
+    begun = at.host._driver.engine._run
+    await at.prepare()
+    assert at.host._driver.engine._run is begun
+    assert [said.prepared.epoch for said in at.list_said()] == [1, 1], "the hub has not heard the first answer"
+    # What was dropped since is built again.
+    at.host._driver.engine.drop()
+    await at.prepare()
+    assert at.host._driver.engine.prepared_epoch == 1

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from computepool.core.errors import InvalidRequest
 from computepool.core.networks.cost import estimate_edges
 from computepool.core.networks.estimate import Estimate, Machine, estimate_speed
-from computepool.core.networks.needs import list_needs
-from computepool.core.networks.partition import Host, Link, Load, arrange
+from computepool.core.networks.needs import list_links, list_needs
+from computepool.core.networks.partition import Host, Load, arrange
 from computepool.core.networks.run import Part
 from computepool.core.networks.spec import NetworkSpec
 
@@ -62,15 +62,8 @@ def plan_network(
 def place_parts(spec: NetworkSpec, hosts: Sequence[Host]) -> dict[Part, int]:
     """The number of its host for every VNode and replica; every host gets something to do."""
     needs = list_needs(spec)
-    number = {need.part: index for index, need in enumerate(needs)}
-    per_replica = -(-spec.micro_batches // spec.replicas)
     loads = [Load(need.memory_bytes, need.flops) for need in needs]
-    links = [
-        Link(number[edge.source, replica], number[edge.target, replica], cost.size_bytes * per_replica)
-        for edge, cost in estimate_edges(spec).items()
-        for replica in range(spec.replicas)
-    ]
-    found = arrange(loads, links, hosts)
+    found = arrange(loads, list_links(spec), hosts)
     if found is None:
         raise InvalidRequest(
             f"Network {spec.name} has {len(needs)} VNodes, which cannot be cut over {len(hosts)} machines: there "

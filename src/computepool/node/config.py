@@ -83,6 +83,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(description="Where hosts listen for each other, as address:port, 0: any port; none: by relay alone."),
     ] = "0.0.0.0:0"
+    networks_uplink_mbit: Annotated[
+        float, Meta(ge=0, le=8_000_000, description="What this machine can send to others, in Mbit/s; 0: not known.")
+    ] = 0.0
+    networks_latency_ms: Annotated[
+        float, Meta(ge=0, le=10_000, description="How long the first byte to another machine takes; 0: not known.")
+    ] = 0.0
     networks_device: Annotated[Device, Meta(description="What VNodes are computed on: cpu or cuda.")] = Device.CPU
     networks_threads: Annotated[
         int, Meta(ge=1, le=256, description="Threads of a host; runs are exact among hosts with as many.")

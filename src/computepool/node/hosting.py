@@ -60,6 +60,8 @@ class HostProcesses:
             numeric_class=self.machine.numeric_class,
             memory_bytes=self.memory_bytes,
             flops_per_second=self.machine.flops_per_second,
+            bytes_per_second=self.config.networks_uplink_mbit * 1e6 / 8 or None,
+            latency_seconds=self.config.networks_latency_ms / 1e3 or None,
         )
 
     def make_options(self, assignment: Assignment, order: HostOrder, identity: Identity) -> HostOptions:

@@ -45,6 +45,9 @@ class Hosting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     memory_bytes: int
     # As measured.
     flops_per_second: float
+    # What the machine sends to others, and how long the first byte of it takes, as its owner says.
+    bytes_per_second: float | None = None
+    latency_seconds: float | None = None
 
 
 class EnrolNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

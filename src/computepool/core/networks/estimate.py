@@ -15,6 +15,10 @@ from computepool.core.networks.graph import Graph, draw_graph
 from computepool.core.networks.spec import Edge, NetworkSpec
 
 _FLOAT_BYTES = 4
+# What one tensor on its way takes of the processors of both ends, as measured on hosts of ours: directly, and by
+# relay.
+FRAME_SECONDS = 0.0004
+RELAYED_FRAME_SECONDS = 0.0008
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +60,13 @@ def estimate_speed(spec: NetworkSpec, machines: Sequence[Machine], places: Mappi
         seconds = max(seconds, way.round_trip_seconds + (per_replica - 1) * slowest)
         cut_bytes += per_replica * way.cut_bytes
     summing, summed_bytes = _sum_replicas(spec, machines, vnodes, places)
-    seconds += summing
+    clipping = _wait_for_norm(spec, machines, places)
+    seconds += summing + clipping
     fastest = max(machine.flops_per_second for machine in machines)
     alone = spec.micro_batches * sum(cost.flops for cost in vnodes.values()) / fastest
     busy = tuple(min(1.0, each * per_replica / seconds) if seconds else 0.0 for each in work)
     samples, samples_alone = _rate(spec.batch_size, seconds), _rate(spec.batch_size, alone)
-    warnings = _list_warnings(spec, samples, samples_alone, used=len(set(places.values())))
+    warnings = _list_warnings(spec, samples, samples_alone, used=len(set(places.values())), clipping=clipping)
     return Estimate(samples, samples_alone, seconds, busy, cut_bytes + summed_bytes, warnings)
 
 
@@ -161,11 +166,22 @@ def _sum_replicas(
     return sum(sorted(sending.values())[-2:]) + 2 * latency, size_bytes
 
 
+def _wait_for_norm(spec: NetworkSpec, machines: Sequence[Machine], places: Mapping[tuple[str, int], int]) -> float:
+    """With a bound on the norm of all gradients nobody updates before all have told theirs to the loss's machine."""
+    if spec.optimizer.clip_norm is None:
+        return 0.0
+    root = places[spec.loss, 0]
+    others = set(places.values()) - {root}
+    both = (machines[root].latency_seconds + machines[each].latency_seconds for each in others)
+    frames = 2 * len(others) * machines[root].frame_seconds
+    return max(both, default=0.0) + frames
+
+
 def _rate(samples: int, seconds: float) -> float:
     return samples / seconds if seconds else inf
 
 
-def _list_warnings(spec: NetworkSpec, samples: float, alone: float, *, used: int) -> tuple[str, ...]:
+def _list_warnings(spec: NetworkSpec, samples: float, alone: float, *, used: int, clipping: float) -> tuple[str, ...]:
     warnings = []
     if used > 1 and samples < alone:
         warnings.append(
@@ -177,4 +193,6 @@ def _list_warnings(spec: NetworkSpec, samples: float, alone: float, *, used: int
             f"{spec.micro_batches} micro-batches do not keep {used} machines busy: give at least "
             f"{used * spec.replicas}"
         )
+    if clipping:
+        warnings.append(f"clip_norm makes everybody wait for each other once per step: {1_000 * clipping:,.1f} ms")
     return tuple(warnings)

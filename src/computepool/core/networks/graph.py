@@ -5,7 +5,7 @@ The order is one for all: the reference, every host and every audit add gradient
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -132,25 +132,3 @@ def _measure_stages(spec: NetworkSpec, order: tuple[str, ...]) -> dict[str, int]
                 leads.add(source)
                 stages[source] = max(stages[source], stages[vnode_id] + 1)
     return stages
-
-
-def list_chains(graph: Graph, host_of: Mapping[str, Hashable]) -> list[tuple[str, ...]]:
-    """All VNodes in maximal chains that one host computes in one piece, in forward order of their first VNodes.
-
-    Two neighbours join if they share a host, the first feeds nobody else and the second is fed by nobody else. What
-    comes from sources needs no gradient and does not count.
-    """
-    chains: dict[str, list[str]] = {}
-    for vnode_id in graph.order:
-        producers = graph.producers(vnode_id)
-        edges_in = [edge for edge in graph.inputs[vnode_id] if edge.source_name is None]
-        joins = (
-            len(edges_in) == 1
-            and len(graph.outputs[producers[0]]) == 1
-            and host_of[producers[0]] == host_of[vnode_id]
-        )
-        chain = chains[producers[0]] if joins else []
-        chain.append(vnode_id)
-        chains[vnode_id] = chain
-    unique = {id(chain): tuple(chain) for chain in chains.values()}
-    return sorted(unique.values(), key=lambda chain: graph.position[chain[0]])

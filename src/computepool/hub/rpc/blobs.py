@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from computepool import clock
 from computepool.core.errors import InvalidRequest
 from computepool.core.jobs.spec import is_sha256
 from computepool.hub.blobs.local import LocalBlobs
 from computepool.hub.rpc.auth import Access
 from computepool.hub.rpc.routing import Call, Rpcs
+from computepool.hub.services.pnodes import note_rate
 from computepool.hub.services.run_blobs import get_blob_size, note_read, put_blob
 from computepool.hub.services.seats import get_seat
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
@@ -24,6 +26,7 @@ async def put(call: Call, pieces: AsyncIterator[pb.BlobPiece]) -> pb.BlobEntry:
     first = await anext(aiter(pieces), None)
     if first is None or not is_sha256(first.sha256):
         raise InvalidRequest("The first piece names the content's sha256 as 64 lower-case hex digits.")
+    began = clock.seconds()
     size_bytes = await put_blob(
         call.rpc.pool,
         call.rpc.blobs,
@@ -32,6 +35,7 @@ async def put(call: Call, pieces: AsyncIterator[pb.BlobPiece]) -> pb.BlobEntry:
         _join(first, pieces),
         size_bytes_max=call.rpc.settings.upload_bytes_max,
     )
+    await note_rate(call.rpc.pool, seat.node_id, size_bytes=size_bytes, seconds=clock.seconds() - began)
     return pb.BlobEntry(sha256=first.sha256, size_bytes=size_bytes)
 
 

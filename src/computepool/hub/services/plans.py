@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isinf
 
 from computepool.core.ids import NetworkId, NodeId
+from computepool.core.networks.allocation import PNode, Unplaceable
 from computepool.core.networks.cost import estimate_edges
 from computepool.core.networks.errors import NoPlacement
-from computepool.core.networks.first_fit import PNode, Unplaceable
+from computepool.core.networks.estimate import FRAME_SECONDS, RELAYED_FRAME_SECONDS, Machine, estimate_speed
 from computepool.core.networks.needs import list_needs
 from computepool.core.networks.placement import SeatId
 from computepool.core.networks.spec import NetworkSpec
@@ -70,36 +72,55 @@ async def plan_network(
 
 
 def _draw(spec: NetworkSpec, options: TrainOptions, caller: AccountCaller, found: SeatPlan, ceiling: int) -> Plan:
-    seats = {seat: _draw_seat(spec, options, caller, found, seat) for seat in sorted(found.chosen.pnodes)}
-    slowest = max(seat.seconds_per_step for seat in seats.values())
-    # A pipeline is full only between its filling and its draining.
-    bubble = (spec.micro_batches + len(seats) - 1) / spec.micro_batches
-    flops = sum(need.flops for need in list_needs(spec))
-    fastest = max(pnode.flops_per_second for pnode in found.chosen.pnodes.values())
-    split, alone = spec.batch_size / (slowest * bubble), spec.batch_size * fastest / flops
-    warnings = []
-    if len(seats) > 1 and split < alone:
+    seats, moves = sorted(found.chosen.pnodes), found.chosen.moves
+    pnodes = [found.chosen.pnodes[seat] for seat in seats]
+    machines = [_to_machine(pnode) for pnode in pnodes]
+    estimate = estimate_speed(spec, machines, {part: seats.index(seat) for part, seat in moves.items()})
+    busy = [share * estimate.seconds_per_step for share in estimate.busy_share]
+    drawn = [
+        _draw_seat(spec, options, caller, found, seat, seconds) for seat, seconds in zip(seats, busy, strict=True)
+    ]
+    warnings = list(estimate.warnings)
+    unknown = sum(isinf(pnode.bytes_per_second) for pnode in pnodes)
+    if len(seats) > 1 and unknown:
         warnings.append(
-            f"one machine that holds all of it would be faster ({alone:.1f} samples/s against {split:.1f}): split "
-            "only what does not fit"
+            f"what {unknown} of {len(seats)} PNodes can send to others is not known, and is reckoned as no limit"
         )
-    return Plan(list(seats.values()), _draw_edges(spec, found), split, alone, warnings, len(seats) * ceiling)
+    return Plan(
+        seats=drawn,
+        edges=_draw_edges(spec, found),
+        samples_per_second=estimate.samples_per_second,
+        samples_per_second_one_machine=estimate.samples_per_second_one_machine,
+        warnings=warnings,
+        microcredits_per_hour_max=len(seats) * ceiling,
+    )
+
+
+def _to_machine(pnode: PNode) -> Machine:
+    return Machine(
+        flops_per_second=pnode.flops_per_second,
+        bytes_per_second=pnode.bytes_per_second,
+        latency_seconds=pnode.latency_seconds,
+        frame_seconds=FRAME_SECONDS if pnode.reachable else RELAYED_FRAME_SECONDS,
+    )
 
 
 def _draw_seat(
-    spec: NetworkSpec, options: TrainOptions, caller: AccountCaller, found: SeatPlan, seat: SeatId
+    spec: NetworkSpec, options: TrainOptions, caller: AccountCaller, found: SeatPlan, seat: SeatId, seconds: float
 ) -> PlannedSeat:
-    pnode: PNode = found.chosen.pnodes[seat]
+    pnode = found.chosen.pnodes[seat]
     needs = [need for need in list_needs(spec) if found.chosen.moves[need.part] == seat]
     owner_id, name = found.found.names[pnode.node_id]
+    # Who computes nothing that reads data fetches none.
+    size_bytes = sum(ref.size_bytes for ref in options.data) if any(need.reads for need in needs) else 0
     return PlannedSeat(
         node_id=pnode.node_id,
         node_name=name if owner_id == caller.account_id else "",
         vnode_ids=tuple(need.part[0] for need in needs),
         memory_bytes=sum(need.memory_bytes for need in needs),
-        seconds_per_step=sum(need.flops for need in needs) / pnode.flops_per_second,
+        seconds_per_step=seconds,
         relayed=not pnode.reachable,
-        fetched_bytes=max(0, sum(ref.size_bytes for ref in options.data) - pnode.held_bytes),
+        fetched_bytes=max(0, size_bytes - pnode.held_bytes),
     )
 
 

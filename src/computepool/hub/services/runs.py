@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +16,16 @@ from computepool.core.accounts.roles import Role
 from computepool.core.errors import Conflict, InvalidRequest, NotFound
 from computepool.core.ids import AccountId, JobId, NetworkId, NodeId, RunId
 from computepool.core.jobs.spec import is_sha256
+from computepool.core.networks.allocation import (
+    Chosen,
+    PNode,
+    Question,
+    Unplaceable,
+    choose_placement,
+    count_seats_min,
+)
 from computepool.core.networks.errors import DataRefused, NoPlacement
-from computepool.core.networks.first_fit import Chosen, Question, Unplaceable, choose_placement
-from computepool.core.networks.needs import list_needs
+from computepool.core.networks.needs import list_links, list_needs
 from computepool.core.networks.placement import Location, SeatId
 from computepool.core.networks.run import OVER, FeedKind, RunState, Seat, seat_id
 from computepool.core.networks.spec import STEPS_MAX, NetworkSpec
@@ -273,15 +281,21 @@ async def plan_seats(
         data_bytes={bytes.fromhex(ref.sha256): ref.size_bytes for ref in options.data},
         silence_seconds=settings.lease_seconds,
     )
-    needs = list_needs(spec)
-    counts = [options.seats] if options.seats else range(1, min(len(needs), len(found.pnodes), SEATS_MAX) + 1)
-    answer: Chosen | Unplaceable = choose_placement(Question(needs, {seat_id(0): ()}, spec.exact), found.pnodes)
-    for count in counts:
+    # A large network takes a while to cut: others are heard meanwhile.
+    answer = await asyncio.to_thread(_choose_seats, spec, found.pnodes, options.seats)
+    return answer if isinstance(answer, Unplaceable) else SeatPlan(answer, found, len(answer.pnodes))
+
+
+def _choose_seats(spec: NetworkSpec, pnodes: Sequence[PNode], seats: int) -> Chosen | Unplaceable:
+    needs, links = list_needs(spec), list_links(spec)
+    least = min(count_seats_min(needs, pnodes), len(needs), SEATS_MAX)
+    most = max(least, min(len(needs), len(pnodes), SEATS_MAX))
+    answer: Chosen | Unplaceable = Unplaceable(())
+    for count in [seats] if seats else range(least, most + 1):
         vacant: dict[SeatId, Sequence[tuple[str, int]]] = {seat_id(index): () for index in range(count)}
-        answer = choose_placement(Question(needs, vacant, spec.exact), found.pnodes)
+        answer = choose_placement(Question(needs, vacant, spec.exact, links=links), pnodes)
         if isinstance(answer, Chosen):
-            return SeatPlan(answer, found, count)
-    assert isinstance(answer, Unplaceable)
+            break
     return answer
 
 

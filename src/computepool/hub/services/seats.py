@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import inf
 
 import msgspec
 
@@ -24,7 +25,7 @@ from computepool.core.ledger.amount import AMOUNT_MAX
 from computepool.core.ledger.refusal import InsufficientCredits
 from computepool.core.ledger.refusal import Refusal as PostingRefusal
 from computepool.core.ledger.transfer import Posting
-from computepool.core.networks.first_fit import PNode
+from computepool.core.networks.allocation import PNode
 from computepool.core.networks.placement import SeatId
 from computepool.core.networks.run import OVER, RunState, SeatFill
 from computepool.core.networks.seat_ends import decide_concluding, decide_vacating
@@ -258,6 +259,8 @@ def _to_pnode(free: FreePNode, candidate: Candidate) -> PNode:
         memory_bytes=free.memory_bytes,
         numeric_class=free.numeric_class,
         flops_per_second=free.flops_per_second,
+        bytes_per_second=free.bytes_per_second or inf,
+        latency_seconds=free.latency_seconds or 0.0,
         reliability=candidate.reliability,
         price_microcredits_per_hour=free.floor_microcredits_per_hour,
         reachable=bool(free.address),

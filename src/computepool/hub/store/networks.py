@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf
 from typing import Any
 from uuid import UUID
 
 from computepool.core.ids import AccountId, NetworkId, NodeId
+from computepool.core.networks.partition import Host
 from computepool.core.placement.slot import Slot
 from computepool.core.trust.reputation import Reliability
 from computepool.hub.store.connect import Connection
@@ -46,6 +48,9 @@ class FreePNode:
     numeric_class: str
     memory_bytes: int
     flops_per_second: float
+    # What it sends to others, and how long the first byte of it takes; None: not known.
+    bytes_per_second: float | None
+    latency_seconds: float | None
     address: str
     # Of the data that was asked for.
     held_bytes: int
@@ -107,7 +112,14 @@ async def delete_network(conn: Connection, id: NetworkId) -> None:
 
 
 async def upsert_pnode(
-    conn: Connection, *, node_id: NodeId, numeric_class: str, memory_bytes: int, flops_per_second: float
+    conn: Connection,
+    *,
+    node_id: NodeId,
+    numeric_class: str,
+    memory_bytes: int,
+    flops_per_second: float,
+    bytes_per_second: float | None,
+    latency_seconds: float | None,
 ) -> None:
     await _q.upsert_pnode(
         conn,
@@ -115,6 +127,8 @@ async def upsert_pnode(
         numeric_class=numeric_class,
         memory_bytes=memory_bytes,
         flops_per_second=flops_per_second,
+        bytes_per_second=bytes_per_second,
+        latency_seconds=latency_seconds,
     )
 
 
@@ -134,10 +148,17 @@ async def note_held(conn: Connection, *, node_id: NodeId, sha256s: Iterable[byte
     await _q.note_held(conn, node_id=node_id, sha256s=list(sha256s))
 
 
-async def list_memory_bytes(conn: Connection, node_ids: Iterable[NodeId]) -> dict[NodeId, int]:
-    """What VNodes may take of one slot of each node."""
-    rows = _q.list_memory_bytes(conn, node_ids=sorted(node_ids))
-    return {row["node_id"]: row["memory_bytes"] async for row in rows}
+async def set_measured_rate(conn: Connection, *, node_id: NodeId, bytes_per_second: float) -> None:
+    await _q.set_measured_rate(conn, node_id=node_id, bytes_per_second=bytes_per_second)
+
+
+async def list_hosts(conn: Connection, node_ids: Iterable[NodeId]) -> dict[NodeId, Host]:
+    """What one slot of each node has for VNodes. A rate that nobody knows is taken for no limit."""
+    rows = _q.list_hosts(conn, node_ids=sorted(node_ids))
+    return {
+        row["node_id"]: Host(row["memory_bytes"], row["flops_per_second"], row["bytes_per_second"] or inf)
+        async for row in rows
+    }
 
 
 async def list_free_pnodes(
@@ -185,6 +206,8 @@ def _to_free(row: Any) -> FreePNode:
         numeric_class=row["numeric_class"],
         memory_bytes=row["memory_bytes"],
         flops_per_second=row["flops_per_second"],
+        bytes_per_second=row["bytes_per_second"],
+        latency_seconds=row["latency_seconds"],
         address=row["address"],
         held_bytes=row["held_bytes"],
         reliability=known,

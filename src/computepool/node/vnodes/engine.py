@@ -238,6 +238,11 @@ class Engine:
         gate = min((each.gate for each in run.runs), key=lambda gate: (gate.step, gate.returned))
         return Progress(self._epoch, gate.step, gate.returned, self._watermark, run.is_done)
 
+    @property
+    def prepared_epoch(self) -> int:
+        """0: there is nothing that could be started."""
+        return self._epoch if self._run is not None else 0
+
     def list_wanted(self) -> list[Wanted]:
         """Frames of others that this host cannot get on without: who is stuck, seen from here."""
         with self._lock:

@@ -72,6 +72,7 @@ class Host:
         self._spec: NetworkSpec | None = None
         self._spec_json = ""
         self._epoch = 0
+        self._prepared_epoch = 0
         self._order: asyncio.Task[None] | None = None
         self._storing: set[asyncio.Task[None]] = set()
         # A new epoch asks for the same.
@@ -153,12 +154,21 @@ class Host:
         self._epoch = order.epoch
         self._token_seconds = order.seat_token_seconds
         try:
-            await self._take_up(order)
+            if self._is_prepared(order.epoch):
+                # Our answer was lost on its way. What is built may have begun by now, and is not begun anew.
+                self._edges.renew(order.seat_token)
+            else:
+                await self._take_up(order)
         except _PREPARE_FAULTS as error:
             self._say_fault(order.epoch, "", _name_code(error), str(error))
             return
+        self._prepared_epoch = order.epoch
         mine = [each.vnode_id for each in order.placement if each.seat == self._options.seat]
         self._session.say(pb.HostMessage(prepared=pb.Prepared(epoch=order.epoch, vnode_ids=mine)))
+
+    def _is_prepared(self, epoch: int) -> bool:
+        engine = self._driver.engine
+        return self._prepared_epoch == epoch and engine is not None and engine.prepared_epoch == epoch
 
     async def _take_up(self, order: pb.Prepare) -> None:
         spec = self._read_spec(order.spec_json)

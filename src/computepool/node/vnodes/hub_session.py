@@ -63,6 +63,8 @@ class HubSession:
         self._waiting: asyncio.Queue[pb.HostMessage] = asyncio.Queue(WAITING_MAX)
         self._lasting: deque[pb.HostMessage] = deque(maxlen=WAITING_MAX)
         self._channel: Any = None
+        # Of hubs that do not own the run any more; calls that are under way there may come to their end.
+        self._retiring: set[asyncio.Task[None]] = set()
 
     async def register(self, *, node_id: str, numeric_class: str, address: str, memory_bytes: int) -> Any:
         """Asked until there is an answer; a refusal is raised as what it is."""
@@ -110,7 +112,10 @@ class HubSession:
                 if not refusal.retryable:
                     raise refusal from None
                 if isinstance(refusal, RunElsewhere):
-                    await self._move(str(refusal.details.get("owner_address", "")))
+                    self._move(str(refusal.details.get("owner_address", "")))
+            except asyncio.InvalidStateError:
+                # It ended while we still spoke; why, the next one tells.
+                journal.warning("session_lost", reason="the hub ended it")
             await asyncio.sleep(pause_seconds * (0.5 + entropy.jitter() / 2))
             pause_seconds = min(2 * pause_seconds, BACKOFF_SECONDS_MAX)
             await self._find_owner()
@@ -160,7 +165,7 @@ class HubSession:
         """Another hub may own the run by now."""
         found = await self.resolve()
         if found is not None:
-            await self._move(found.owner_address)
+            self._move(found.owner_address)
 
     async def leave(self, reason: str, *, seconds: float) -> None:
         """Best effort: a hub that does not hear it finds out by itself."""
@@ -196,6 +201,9 @@ class HubSession:
         await self._insist(write)
 
     async def close(self) -> None:
+        for task in self._retiring:
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
         if self._channel is not None:
             await self._channel.close()
 
@@ -206,7 +214,7 @@ class HubSession:
             self._channel = open_channel(self._address, self._tls)
         return self._channel
 
-    async def _move(self, address: str) -> None:
+    def _move(self, address: str) -> None:
         if not address or address == self._address:
             return
         journal.info("owner_changed", address=address)
@@ -214,7 +222,11 @@ class HubSession:
         channel, self._channel = self._channel, None
         self._address = address
         if channel is not None:
-            await channel.close()
+            # Closed at once, it would cancel what is fetched through it, and with it whoever waits for that: an order
+            # to prepare would end without a word.
+            task = asyncio.create_task(channel.close(BLOB_SECONDS))
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
 
     async def _insist(self, ask: Callable[[], Awaitable[Any]]) -> Any:
         """Again and again as long as it may pass: whoever waits for it is cancelled by an order, not by us."""

@@ -28,11 +28,12 @@ UPDATE networks SET deleted_at = clock_timestamp() WHERE id = :id AND deleted_at
 
 -- name: upsert_pnode!
 -- What an agent says of its node anew stands for what it said before.
-INSERT INTO pnodes (node_id, numeric_class, memory_bytes, flops_per_second)
-VALUES (:node_id, :numeric_class, :memory_bytes, :flops_per_second)
+INSERT INTO pnodes (node_id, numeric_class, memory_bytes, flops_per_second, bytes_per_second, latency_seconds)
+VALUES (:node_id, :numeric_class, :memory_bytes, :flops_per_second, :bytes_per_second, :latency_seconds)
 ON CONFLICT (node_id) DO UPDATE
    SET numeric_class = excluded.numeric_class, memory_bytes = excluded.memory_bytes,
-       flops_per_second = excluded.flops_per_second, told_at = clock_timestamp();
+       flops_per_second = excluded.flops_per_second, bytes_per_second = excluded.bytes_per_second,
+       latency_seconds = excluded.latency_seconds, told_at = clock_timestamp();
 
 -- name: delete_pnode!
 DELETE FROM pnodes WHERE node_id = :node_id;
@@ -52,14 +53,22 @@ UPDATE pnodes SET held_sha256s = (
                     GROUP BY sha256 ORDER BY min(place) LIMIT 64) AS h)
  WHERE node_id = :node_id;
 
--- name: list_memory_bytes
-SELECT node_id, memory_bytes FROM pnodes WHERE node_id = ANY(:node_ids::uuid[]);
+-- name: set_measured_rate!
+-- What was seen before counts for half: one upload may have shared its line with others.
+UPDATE pnodes SET measured_bytes_per_second =
+       (coalesce(measured_bytes_per_second, :bytes_per_second::double precision) + :bytes_per_second) / 2
+ WHERE node_id = :node_id;
+
+-- name: list_hosts
+SELECT node_id, memory_bytes, flops_per_second, coalesce(bytes_per_second, measured_bytes_per_second) AS bytes_per_second
+  FROM pnodes WHERE node_id = ANY(:node_ids::uuid[]);
 
 -- name: list_free_pnodes
 -- Slots that could take a seat now, by the terms of their owners. Busy ones are found through attempts_live_slot_idx.
 SELECT s.node_id, s.name, s.kind, s.tier, s.vram_bytes, s.cores, s.ram_bytes, s.disk_bytes, s.speed_tflops, n.region,
        n.isolation, n.floor_microcredits_per_hour, n.account_id, n.name AS node_name, p.numeric_class, p.memory_bytes,
-       p.flops_per_second, p.address, r.finished, r.failed, r.faults_running, r.counted_at,
+       p.flops_per_second, coalesce(p.bytes_per_second, p.measured_bytes_per_second) AS bytes_per_second,
+       p.latency_seconds, p.address, r.finished, r.failed, r.faults_running, r.counted_at,
        coalesce(o.seconds_min, 0) AS slice_seconds_min, coalesce(o.kinds, '{}') AS job_kinds, NULL::uuid[] AS welcome,
        coalesce((SELECT sum(d.size_bytes) FROM unnest(:data_sha256s::bytea[], :data_sizes::bigint[])
                                                 AS d (sha256, size_bytes)
