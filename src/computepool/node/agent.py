@@ -266,7 +266,7 @@ class Agent:
             public_key=identity.public_key_text,
             hardware=detected.hardware,
             isolation=isolation,
-            region=self._config.region,
+            region=self._config.region or detected.region,
             synthetic=detected.synthetic,
             agent_version=computepool.__version__,
             floor_microcredits_per_hour=self._config.floor_microcredits_per_hour,

@@ -22,6 +22,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     driver: str = ""
     # Single-precision speed, if the agent has measured it.
     tflops: float | None = None
+    # nvidia, amd, intel, apple or another; empty: not told.
+    vendor: str = ""
+    # What computes on it, as CUDA 12.4 or ROCm 6.0.2.
+    runtime: str = ""
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

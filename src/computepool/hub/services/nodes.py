@@ -74,7 +74,7 @@ async def enrol_node(pool: Pool, settings: HubSettings, caller: AccountCaller, r
     if request.region is not None and not _REGION.match(request.region):
         faults.append(f"region {request.region!r} is not an ISO-2 country code such as IN or DE")
     texts = [request.name, request.agent_version, request.hardware.cpu_name]
-    texts += [text for gpu in request.hardware.gpus for text in (gpu.name, gpu.driver)]
+    texts += [text for gpu in request.hardware.gpus for text in (gpu.name, gpu.driver, gpu.vendor, gpu.runtime)]
     if any("\0" in text or len(text) > 300 for text in texts):
         faults.append("a name is over-long or contains a NUL character")
     if not 1 <= len(request.name) <= 100:
