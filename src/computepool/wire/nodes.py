@@ -14,6 +14,7 @@ from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.market.offers import Audience
 from computepool.core.nodes.state import NodeState
 from computepool.core.placement.slot import SlotKind
+from computepool.wire.challenges import SlotProof
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -104,8 +105,10 @@ class SlotView(msgspec.Struct, frozen=True, kw_only=True):
     ram_bytes: int
     disk_bytes: int
     busy: bool = False
-    # As the node declares.
+    # As the node declares, or as it has shown.
     speed_tflops: float | None = None
+    # What the node has shown of it; absent for played machines.
+    proof: SlotProof | None = None
 
 
 class SetOffer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from computepool.node.hardware.port import Card, Sight
+from computepool.node.hardware.port import Card, Remark, Sight
 from computepool.node.hardware.profiles import read_profile
 from computepool.node.hardware.source import Found, read_machine
 from computepool.wire.nodes import Gpu, Hardware
@@ -28,12 +28,18 @@ ALL_AND_ONE_SLOT = Lending()
 class Detected:
     hardware: Hardware
     synthetic: bool
-    # Plain words for the owner: why a GPU is missing from the list.
-    remarks: tuple[str, ...]
+    # For the owner: why a GPU is missing from the list.
+    troubles: tuple[Remark, ...]
     # As in `hardware.gpus` and in its order, with how this machine calls each.
     cards: tuple[Card, ...] = ()
     # Where the machine says it is; the owner's word beats it.
     region: str | None = None
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """In plain words."""
+        nothing = () if self.hardware.gpus else ("no GPU will be lent, only the CPU.",)
+        return (*map(str, self.troubles), *nothing)
 
 
 def detect(
@@ -51,9 +57,6 @@ def detect(
 
 def describe(found: Found, lending: Lending) -> Detected:
     cards = found.cards.cards
-    remarks = [str(remark) for remark in found.cards.remarks]
-    if not cards:
-        remarks.append("no GPU will be lent, only the CPU.")
     hardware = Hardware(
         gpus=tuple(_to_gpu(card) for card in cards),
         cpu_name=found.cpu_name,
@@ -62,7 +65,7 @@ def describe(found: Found, lending: Lending) -> Detected:
         disk_bytes=_at_most(found.disk_free_bytes, lending.disk_bytes_max),
         cpu_slots=lending.cpu_slots,
     )
-    return Detected(hardware, found.synthetic, tuple(remarks), cards, found.region)
+    return Detected(hardware, found.synthetic, found.cards.remarks, cards, found.region)
 
 
 def _to_gpu(card: Card) -> Gpu:
