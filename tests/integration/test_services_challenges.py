@@ -13,6 +13,7 @@ from computepool.core.errors import Conflict, InvalidRequest, NotFound
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.trust import challenge as rules
 from computepool.core.trust.challenge import ISSUED_MAX, ROUNDS, ProofState
+from computepool.core.trust.memory import split_seed, word_at
 from computepool.hub.config import HubSettings
 from computepool.hub.services import challenges as service
 from computepool.hub.services import nodes as node_service
@@ -47,18 +48,22 @@ async def ask(spine: Spine, node: EnrolledNode, slot: str = SLOT) -> Challenge:
 
 
 async def commit(spine: Spine, node: EnrolledNode, challenge: Challenge, root: bytes) -> list[int]:
-    return await service.commit_challenge(spine.pool, node.id, challenge.id, root)
+    return (await service.commit_challenge(spine.pool, node.id, challenge.id, root)).segments
 
 
-async def show(spine: Spine, node: EnrolledNode, challenge: Challenge, opened) -> Opening:
-    return await service.open_challenge(spine.pool, SETTINGS, Examiner(), node.id, challenge.id, opened)
+async def show(spine: Spine, node: EnrolledNode, challenge: Challenge, opened, *, lost: int = 0) -> Opening:
+    """`lost`: so many words of the filled memory are not what they were."""
+    places = await spine.fetch_value("SELECT words FROM challenges WHERE id = $1", challenge.id) or []
+    words = [word_at(*split_seed(challenge.work.seed), place) for place in places]
+    words[:lost] = [0] * lost
+    return await service.open_challenge(spine.pool, SETTINGS, Examiner(), node.id, challenge.id, opened, words)
 
 
-async def play(spine: Spine, node: EnrolledNode, slot: str = SLOT, *, forge: bool = False) -> Opening:
+async def play(spine: Spine, node: EnrolledNode, slot: str = SLOT, *, forge: bool = False, lost: int = 0) -> Opening:
     challenge = await ask(spine, node, slot)
     answering = await asyncio.to_thread(Answering, challenge.work, forge=forge)
     segments = await commit(spine, node, challenge, answering.root)
-    return await show(spine, node, challenge, answering.open(segments))
+    return await show(spine, node, challenge, answering.open(segments), lost=lost)
 
 
 async def slots_of(spine: Spine, node: EnrolledNode) -> dict[str, tuple[str, float | None]]:
@@ -132,6 +137,11 @@ async def test_a_forged_product_is_found_out(spine):
     proof = (await play(spine, node, forge=True)).standing.proof
     assert (proof.state, proof.shown_tflops) == (ProofState.FORGED, None)
     assert (await slots_of(spine, node))["cpu:0"] == ("cpu", None)
+
+
+async def test_a_card_that_loses_words_of_its_memory_is_found_out(spine):
+    node = await spine.enrol(gpus=(CARD,))
+    assert (await play(spine, node, "gpu:0", lost=1)).standing.proof.state is ProofState.FORGED
 
 
 async def test_an_answer_to_another_seed_is_found_out(spine):

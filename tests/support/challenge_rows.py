@@ -12,7 +12,7 @@ ENUMS = {"proof_state": ProofState}
 # As tests/integration/test_schema.py has it.
 NODE = UUID(int=4)
 BYTES = "'\\x" + "01" * 32 + "'"
-COMMITTED = {"committed_at": "now()", "root": BYTES, "segments": "'{0}'"}
+COMMITTED = {"committed_at": "now()", "root": BYTES, "segments": "'{0}'", "words": "'{}'"}
 
 
 def insert_challenge(**overrides: object) -> str:
@@ -65,10 +65,12 @@ IMPOSSIBLE = [
     ("challenges_work_check", insert_challenge(size=SIZE_MIN - 1)),
     ("challenges_work_check", insert_challenge(size=SIZE_MAX + 1)),
     ("challenges_work_check", insert_challenge(products=0)),
+    ("challenges_work_check", insert_challenge(memory_bytes=-1)),
     ("challenges_work_check", insert_challenge(products=PRODUCTS_MAX + 1)),
     ("challenges_expiry_check", insert_challenge(expires_at="now()")),
     ("challenges_commitment_check", insert_challenge(committed_at="now()")),
     ("challenges_commitment_check", insert_challenge(**{**COMMITTED, "segments": "NULL"})),
+    ("challenges_commitment_check", insert_challenge(**{**COMMITTED, "words": "NULL"})),
     ("challenges_commitment_check", insert_challenge(**{**COMMITTED, "root": "'\\x01'"})),
     ("challenges_commitment_check", insert_challenge(**{**COMMITTED, "committed_at": "now() + interval '1 hour'"})),
     ("challenges_opening_check", insert_challenge(opened_at="now()", is_right="true")),

@@ -7,15 +7,18 @@ import base64
 import os
 import struct
 import sys
+from unittest.mock import patch
 
 import pytest
 
 from computepool.core.trust.commitment import is_proved
+from computepool.core.trust.memory import is_filled, split_seed, word_at
 from computepool.core.trust.products import Spot, Work, compute_spots
 from computepool.node.hardware import measuring
 from computepool.node.hardware.benchmark import measure
 from computepool.node.hardware.engines.by_numpy import NumpyEngine
 from computepool.node.hardware.engines.by_opencl import OpenClEngine
+from computepool.node.hardware.engines.by_torch import TorchEngine
 from computepool.node.hardware.engines.choose import find_engine
 from computepool.node.hardware.engines.plain import PlainEngine
 from computepool.node.hardware.engines.port import Engine, NoEngine
@@ -25,9 +28,25 @@ from computepool.node.hardware.port import Card
 SEED = bytes(range(32))
 
 
+ENGINES = ["plain", "numpy", "opencl", "torch"]
+
+
+class TorchOnProcessor(TorchEngine):
+    """The same lines on another device: there is no card here."""
+
+    def __init__(self) -> None:
+        with patch("computepool.node.hardware.engines.by_torch._find_device", lambda torch: "cpu"):
+            super().__init__()
+
+
 def make_engine(name: str) -> Engine:
     """OpenCL runs for real where there is one for processors (Debian's pocl-opencl-icd)."""
-    makers = {"plain": PlainEngine, "numpy": NumpyEngine, "opencl": lambda: OpenClEngine(on_gpu=False)}
+    makers = {
+        "plain": PlainEngine,
+        "numpy": NumpyEngine,
+        "opencl": lambda: OpenClEngine(on_gpu=False),
+        "torch": TorchOnProcessor,
+    }
     try:
         return makers[name]()
     except NoEngine as error:
@@ -43,7 +62,7 @@ def value_at(work: Work, found: bytes, spot: Spot) -> float:
     return struct.unpack_from("<f", found, 4 * at)[0]
 
 
-@pytest.mark.parametrize("name", ["plain", "numpy", "opencl"])
+@pytest.mark.parametrize("name", ENGINES)
 def test_every_engine_computes_what_the_hub_expects(name):
     work = Work(SEED, 64, 3)
     found = make_engine(name).compute(work)
@@ -85,7 +104,25 @@ def test_control_operands_cut_to_tf32_are_found_out():
     assert not all(near)
 
 
-@pytest.mark.parametrize("name", ["plain", "numpy", "opencl"])
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_engine_fills_memory_with_the_words_that_the_hub_expects(name):
+    indices = [0, 1, 777, (1 << 18) - 1]
+    words = make_engine(name).fill(SEED, 1 << 20, indices)
+    assert is_filled(SEED, indices, words)
+    assert not is_filled(SEED, indices, [*words[:-1], words[-1] ^ 1])
+    assert not is_filled(SEED, indices, words[:-1])
+
+
+def test_a_card_that_is_smaller_than_it_says_loses_words():
+    """What is written to a place that is not there lands on another one."""
+    first, second = split_seed(SEED)
+    real, claimed = 1 << 10, 1 << 11
+    held = {place % real: word_at(first, second, place) for place in range(claimed)}
+    assert not is_filled(SEED, [5, 700], [held[place % real] for place in (5, 700)])
+    assert is_filled(SEED, [5 + real], [held[5]])
+
+
+@pytest.mark.parametrize("name", ["plain", "numpy"])
 def test_a_measurement_tells_speed_and_spread(name, monkeypatch):
     monkeypatch.setattr("computepool.node.hardware.benchmark.ROUND_SECONDS", 0.01)
     monkeypatch.setattr("computepool.node.hardware.benchmark.PRODUCT_SECONDS", 0.0001)

@@ -139,9 +139,11 @@ class HubClient:
         path = f"/v1/nodes/challenges/{challenge_id}/commit"
         return self._read(await self._call("POST", path, body=_encode(Commit(root=root))), CommitAnswer)
 
-    async def open_challenge(self, challenge_id: UUID, segments: tuple[OpenedSegment, ...]) -> OpenAnswer:
+    async def open_challenge(
+        self, challenge_id: UUID, segments: tuple[OpenedSegment, ...], words: tuple[int, ...]
+    ) -> OpenAnswer:
         path = f"/v1/nodes/challenges/{challenge_id}/open"
-        body = _encode(OpenChallenge(segments=segments))
+        body = _encode(OpenChallenge(segments=segments, words=words))
         return self._read(await self._call("POST", path, body=body), OpenAnswer)
 
     async def next(self, request: NextRequest) -> NextReply:

@@ -59,8 +59,16 @@ async def _play_round(hub: HubClient, slot: str, process: Measuring, answer: Cha
     asked = await hub.commit_challenge(challenge.id, root=root)
     opened = await process.open(asked.segments)
     segments = tuple(OpenedSegment(piece=each.piece, path=tuple(each.path)) for each in opened)
+    words = tuple(
+        await process.fill(
+            seed=challenge.seed,
+            byte_count=challenge.memory_bytes,
+            indices=asked.words,
+            seconds=challenge.answer_seconds,
+        )
+    )
     said = await patience.until_answered(
-        lambda: hub.open_challenge(challenge.id, segments), what="challenge", slot=slot
+        lambda: hub.open_challenge(challenge.id, segments, words), what="challenge", slot=slot
     )
     if not said.again:
         _tell(slot, said.proof)

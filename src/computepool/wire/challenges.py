@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from computepool.core.trust.challenge import SAMPLES, ProofState
+from computepool.core.trust.memory import WORDS
 
 
 class SlotProof(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +38,8 @@ class Challenge(msgspec.Struct, frozen=True, kw_only=True):
     seed: str  # hex
     size: int
     products: int
+    # Of the card's memory, to be filled with a pattern after the commitment; 0: none.
+    memory_bytes: int
     # Within which the commitment is taken.
     answer_seconds: float
 
@@ -54,6 +57,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class CommitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     segments: list[int]
+    # Places in the filled memory, counted in words of four bytes.
+    words: list[int]
 
 
 class OpenedSegment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,6 +68,7 @@ class OpenedSegment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 class OpenChallenge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     segments: Annotated[tuple[OpenedSegment, ...], Meta(max_length=SAMPLES)]
+    words: Annotated[tuple[int, ...], Meta(max_length=WORDS)] = ()
 
 
 class OpenAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,8 @@ class SlotClaim:
     claim: Claim
     # Changes with what is claimed: what was shown by another card says nothing of this one.
     fingerprint: str
+    # Of the card; 0 for the processor.
+    vram_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,9 @@ def list_claims(machine: Machine) -> dict[str, SlotClaim]:
     """By the name of the slot that is challenged for it."""
     claims = {
         f"gpu:{index}": SlotClaim(
-            Claim(tier_of_gpu(gpu.name, gpu.vram_bytes), gpu.tflops, machine.cores), f"{gpu.name}|{gpu.vram_bytes}"
+            Claim(tier_of_gpu(gpu.name, gpu.vram_bytes), gpu.tflops, machine.cores),
+            f"{gpu.name}|{gpu.vram_bytes}",
+            gpu.vram_bytes,
         )
         for index, gpu in enumerate(machine.gpus)
     }

@@ -27,6 +27,7 @@ async def ask_challenge(call: Call) -> wire.ChallengeAnswer:
             seed=issued.work.seed.hex(),
             size=issued.work.size,
             products=issued.work.products,
+            memory_bytes=issued.memory_bytes,
             answer_seconds=(issued.expires_at - issued.issued_at).total_seconds(),
         ),
     )
@@ -38,8 +39,8 @@ async def ask_challenge(call: Call) -> wire.ChallengeAnswer:
 async def commit_challenge(call: Call) -> wire.CommitAnswer:
     """Commit to the whole result, which stops the clock. The answer names the segments to be opened."""
     root = bytes.fromhex(call.body.root)
-    segments = await service.commit_challenge(call.hub.pool, call.node.node_id, call.path["challenge_id"], root)
-    return wire.CommitAnswer(segments=segments)
+    wanted = await service.commit_challenge(call.hub.pool, call.node.node_id, call.path["challenge_id"], root)
+    return wire.CommitAnswer(segments=wanted.segments, words=wanted.words)
 
 
 @routes.add(
@@ -53,7 +54,7 @@ async def open_challenge(call: Call) -> wire.OpenAnswer:
     """Show the segments that were asked for. The answer says what has been shown so far."""
     hub, node_id = call.hub, call.node.node_id
     opening = await service.open_challenge(
-        hub.pool, hub.settings, hub.examiner, node_id, call.path["challenge_id"], call.body.segments
+        hub.pool, hub.settings, hub.examiner, node_id, call.path["challenge_id"], call.body.segments, call.body.words
     )
     if not opening.again:
         await hub.rounds.look_at_node(node_id)

@@ -20,6 +20,7 @@ from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.nodes.slots import GpuCard, Machine, cut_into_slots
 from computepool.core.nodes.state import NodeState
 from computepool.core.trust import challenge as rules
+from computepool.core.trust import memory
 from computepool.core.trust.challenge import ProofState
 from computepool.core.trust.claims import Granted, Shown, SlotClaim, grant, list_claims
 from computepool.core.trust.commitment import is_proved
@@ -47,6 +48,14 @@ class Standing:
     slot_claim: SlotClaim
     # None: nothing has been shown, or by another card.
     proof: Proof | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the node is to show of what it has committed to."""
+
+    segments: list[int]
+    words: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +120,14 @@ async def issue_challenge(
             slot=slot,
             claim=standing.slot_claim.fingerprint,
             work=work,
+            memory_bytes=memory.plan_fill_bytes(standing.slot_claim.vram_bytes),
             seconds=rules.answer_seconds(seconds),
         )
     return standing, issued_challenge
 
 
-async def commit_challenge(pool: Pool, node_id: NodeId, challenge_id: UUID, root: bytes) -> list[int]:
-    """Stops the clock. The segments to be opened, chosen only now."""
+async def commit_challenge(pool: Pool, node_id: NodeId, challenge_id: UUID, root: bytes) -> Wanted:
+    """Stops the clock. What is to be shown is chosen only now."""
     async with pool.acquire() as conn, conn.transaction():
         found = await store.lock_challenge(conn, id=challenge_id, node_id=node_id)
         if found is None:
@@ -127,9 +137,14 @@ async def commit_challenge(pool: Pool, node_id: NodeId, challenge_id: UUID, root
             raise Conflict("This challenge has been answered. Ask for another round.")
         if now > challenge.expires_at:
             raise Conflict(_LATE)
-        segments = _pick(challenge.work.segments, rules.SAMPLES)
-        await store.record_commitment(conn, id=challenge_id, committed_at=now, root=root, segments=segments)
-    return segments
+        wanted = Wanted(
+            segments=_pick(challenge.work.segments, rules.SAMPLES),
+            words=_pick(challenge.memory_bytes // memory.WORD_BYTES, memory.WORDS),
+        )
+        await store.record_commitment(
+            conn, id=challenge_id, committed_at=now, root=root, segments=wanted.segments, words=wanted.words
+        )
+    return wanted
 
 
 async def open_challenge(
@@ -139,6 +154,7 @@ async def open_challenge(
     node_id: NodeId,
     challenge_id: UUID,
     opened: Sequence[OpenedSegment],
+    words: Sequence[int],
 ) -> Opening:
     """Looks at what was asked for; with enough rounds, decides what the slot is."""
     async with pool.acquire() as conn, conn.transaction():
@@ -155,7 +171,9 @@ async def open_challenge(
             raise Conflict(_LATE)
         if len(opened) != len(challenge.segments):
             raise InvalidRequest(f"Open the {len(challenge.segments)} segments that were asked for, in their order.")
-        right = await examiner.examine(challenge, opened)
+        right = memory.is_filled(challenge.work.seed, challenge.words, words) and await examiner.examine(
+            challenge, opened
+        )
         await store.record_opening(conn, id=challenge_id, is_right=right)
         node = await _lock_node(conn, node_id)
         return await _conclude(conn, settings, node, challenge)

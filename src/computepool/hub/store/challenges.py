@@ -24,11 +24,13 @@ class Challenge:
     slot: str
     claim: str
     work: Work
+    memory_bytes: int
     issued_at: datetime
     expires_at: datetime
     committed_at: datetime | None
     root: bytes | None
     segments: tuple[int, ...]
+    words: tuple[int, ...]
     opened_at: datetime | None
 
 
@@ -47,7 +49,15 @@ class Proof:
 
 
 async def insert_challenge(
-    conn: Connection, *, id: UUID, node_id: NodeId, slot: str, claim: str, work: Work, seconds: float
+    conn: Connection,
+    *,
+    id: UUID,
+    node_id: NodeId,
+    slot: str,
+    claim: str,
+    work: Work,
+    memory_bytes: int,
+    seconds: float,
 ) -> Challenge:
     row = await _q.insert_challenge(
         conn,
@@ -58,6 +68,7 @@ async def insert_challenge(
         seed=work.seed,
         size=work.size,
         products=work.products,
+        memory_bytes=memory_bytes,
         seconds=seconds,
     )
     return _to_challenge(row)
@@ -70,9 +81,11 @@ async def lock_challenge(conn: Connection, *, id: UUID, node_id: NodeId) -> tupl
 
 
 async def record_commitment(
-    conn: Connection, *, id: UUID, committed_at: datetime, root: bytes, segments: Sequence[int]
+    conn: Connection, *, id: UUID, committed_at: datetime, root: bytes, segments: Sequence[int], words: Sequence[int]
 ) -> None:
-    await _q.record_commitment(conn, id=id, committed_at=committed_at, root=root, segments=list(segments))
+    await _q.record_commitment(
+        conn, id=id, committed_at=committed_at, root=root, segments=list(segments), words=list(words)
+    )
 
 
 async def record_opening(conn: Connection, *, id: UUID, is_right: bool) -> None:
@@ -125,11 +138,13 @@ def _to_challenge(row: Any) -> Challenge:
         slot=row["slot"],
         claim=row["claim"],
         work=Work(row["seed"], row["size"], row["products"]),
+        memory_bytes=row["memory_bytes"],
         issued_at=row["issued_at"],
         expires_at=row["expires_at"],
         committed_at=row["committed_at"],
         root=row["root"],
         segments=tuple(row["segments"] or ()),
+        words=tuple(row["words"] or ()),
         opened_at=row["opened_at"],
     )
 

@@ -339,17 +339,19 @@ CREATE TABLE public.challenges (
     seed bytea NOT NULL,
     size integer NOT NULL,
     products integer NOT NULL,
+    memory_bytes bigint DEFAULT 0 NOT NULL,
     issued_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     expires_at timestamp with time zone NOT NULL,
     committed_at timestamp with time zone,
     root bytea,
     segments integer[],
+    words bigint[],
     opened_at timestamp with time zone,
     is_right boolean,
-    CONSTRAINT challenges_commitment_check CHECK ((((committed_at IS NULL) = (root IS NULL)) AND ((committed_at IS NULL) = (segments IS NULL)) AND (octet_length(root) = 32) AND ((committed_at >= issued_at) AND (committed_at <= expires_at)))),
+    CONSTRAINT challenges_commitment_check CHECK ((((committed_at IS NULL) = (root IS NULL)) AND ((committed_at IS NULL) = (segments IS NULL)) AND ((committed_at IS NULL) = (words IS NULL)) AND (octet_length(root) = 32) AND ((committed_at >= issued_at) AND (committed_at <= expires_at)))),
     CONSTRAINT challenges_expiry_check CHECK ((expires_at > issued_at)),
     CONSTRAINT challenges_opening_check CHECK ((((opened_at IS NULL) = (is_right IS NULL)) AND ((opened_at IS NULL) OR (committed_at IS NOT NULL)))),
-    CONSTRAINT challenges_work_check CHECK (((octet_length(seed) = 32) AND ((size >= 64) AND (size <= 4096)) AND ((products >= 1) AND (products <= 4096))))
+    CONSTRAINT challenges_work_check CHECK (((octet_length(seed) = 32) AND ((size >= 64) AND (size <= 4096)) AND ((products >= 1) AND (products <= 4096)) AND (memory_bytes >= 0)))
 );
 CREATE TABLE public.disputes (
     id uuid NOT NULL,

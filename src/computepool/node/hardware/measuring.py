@@ -15,7 +15,7 @@ import msgspec
 
 import computepool
 from computepool.node.hardware.measured import Measured
-from computepool.node.hardware.measuring_words import Answer, Compute, Open, Opened, Order
+from computepool.node.hardware.measuring_words import Answer, Compute, Fill, Open, Opened, Order
 from computepool.node.hardware.port import Card
 
 # Not by -m: an agent in one file has its packages where a new process does not look. Ours go last in the search.
@@ -54,6 +54,13 @@ class Measuring:
     async def open(self, segments: Sequence[int]) -> list[Opened]:
         answer = await self._ask(Order(open=Open(segments=list(segments))), seconds=MEASURE_SECONDS)
         return answer.opened or []
+
+    async def fill(self, *, seed: str, byte_count: int, indices: Sequence[int], seconds: float) -> list[int]:
+        """Words of a pattern that has filled the device's memory."""
+        if not indices:
+            return []
+        order = Order(fill=Fill(seed=seed, byte_count=byte_count, indices=list(indices)))
+        return (await self._ask(order, seconds=seconds)).words or []
 
     async def _ask(self, order: Order, *, seconds: float) -> Answer:
         assert self._process.stdin is not None

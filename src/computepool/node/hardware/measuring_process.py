@@ -38,7 +38,7 @@ def main() -> int:
         except NoEngine as error:
             answer = Answer(trouble=str(error))
         except MemoryError:
-            answer = Answer(trouble="there is not enough memory for the products")
+            answer = Answer(trouble="there is not enough memory")
         _say(answers, answer)
     return 0
 
@@ -55,6 +55,9 @@ class Session:
             return self._compute(order.compute)
         if order.open is not None:
             return self._open(order.open)
+        if order.fill is not None:
+            fill = order.fill
+            return Answer(words=self._engine.fill(bytes.fromhex(fill.seed), fill.byte_count, fill.indices))
         return Answer(measured=measure(self._engine, on_gpu=self._on_gpu, now_seconds=clock.seconds))
 
     def _compute(self, order: Compute) -> Answer:

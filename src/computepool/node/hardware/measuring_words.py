@@ -17,11 +17,18 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     segments: list[int]
 
 
+class Fill(msgspec.Struct, frozen=True, kw_only=True):
+    seed: str  # hex
+    byte_count: int
+    indices: list[int]
+
+
 class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An empty order asks for a measurement."""
 
     compute: Compute | None = None
     open: Open | None = None
+    fill: Fill | None = None
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,4 +41,5 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     measured: Measured | None = None
     root: str = ""  # hex
     opened: list[Opened] | None = None
+    words: list[int] | None = None
     trouble: str = ""

@@ -1,6 +1,6 @@
 -- name: insert_challenge^
-INSERT INTO challenges (id, node_id, slot, claim, seed, size, products, expires_at)
-VALUES (:id, :node_id, :slot, :claim, :seed, :size, :products,
+INSERT INTO challenges (id, node_id, slot, claim, seed, size, products, memory_bytes, expires_at)
+VALUES (:id, :node_id, :slot, :claim, :seed, :size, :products, :memory_bytes,
         clock_timestamp() + :seconds::double precision * interval '1 second')
 RETURNING *;
 
@@ -11,7 +11,9 @@ SELECT *, clock_timestamp() AS now FROM challenges WHERE id = :id AND node_id = 
    FOR UPDATE SKIP LOCKED;
 
 -- name: record_commitment!
-UPDATE challenges SET committed_at = :committed_at, root = :root, segments = :segments::integer[] WHERE id = :id;
+UPDATE challenges SET committed_at = :committed_at, root = :root, segments = :segments::integer[],
+       words = :words::bigint[]
+ WHERE id = :id;
 
 -- name: record_opening!
 UPDATE challenges SET opened_at = clock_timestamp(), is_right = :is_right WHERE id = :id;

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from computepool.core.trust.memory import WORD_BYTES, split_seed
 from computepool.core.trust.products import Work, diagonal, row_of_a, row_of_b, signs
 from computepool.node.hardware.engines.port import NoEngine, nothing
+
+_CHUNK_WORDS = 1 << 22
 
 
 class NumpyEngine:
@@ -39,6 +43,25 @@ class NumpyEngine:
             folded[product] = entries.reshape(size, work.strips, work.strip).sum(axis=2)
         whole: bytes = folded.tobytes()
         return whole
+
+    def fill(self, seed: bytes, byte_count: int, indices: Sequence[int]) -> list[int]:
+        np = self._numpy
+        first, second = split_seed(seed)
+        held = np.empty(byte_count // WORD_BYTES, dtype=np.uint32)
+        for begin in range(0, len(held), _CHUNK_WORDS):
+            place = np.arange(begin, min(begin + _CHUNK_WORDS, len(held)), dtype=np.uint64)
+            low = (place & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+            high = (place >> np.uint64(32)).astype(np.uint32)
+            held[begin : begin + len(place)] = self._mix(self._mix(low ^ np.uint32(first)) ^ high ^ np.uint32(second))
+        return [int(held[index]) for index in indices]
+
+    def _mix(self, word: Any) -> Any:
+        np = self._numpy
+        word ^= word >> np.uint32(16)
+        word *= np.uint32(0x7FEB352D)
+        word ^= word >> np.uint32(15)
+        word *= np.uint32(0x846CA68B)
+        return word ^ word >> np.uint32(16)
 
     def stream(self, byte_count: int) -> int:
         np = self._numpy

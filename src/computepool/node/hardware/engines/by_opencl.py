@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from computepool.core.trust.memory import WORD_BYTES, split_seed
 from computepool.core.trust.products import Work, diagonal, row_of_a, row_of_b, signs
-from computepool.node.hardware.engines.port import NoEngine, nothing
+from computepool.node.hardware.engines.port import NoEngine, nothing, say_short
 
 SOURCE = Path(__file__).with_name("products.cl")
 TILE, SIDE, EACH = 64, 16, 4
@@ -19,6 +20,7 @@ _DEVICE_CPU, _DEVICE_GPU = 1 << 1, 1 << 2
 _READ_WRITE, _READ_ONLY_COPY, _BLOCKING = 1 << 0, 1 << 2 | 1 << 5, 1
 _NAME, _BUILD_LOG, _MAX_GROUP = 0x102B, 0x1183, 0x1004
 _IDS_MAX = 16
+_CHUNK_WORDS = 1 << 24
 
 
 class OpenClEngine:
@@ -67,6 +69,34 @@ class OpenClEngine:
         for buffer in (a, b, factors, entries, folded, *scales):
             self._cl.clReleaseMemObject(buffer)
         return found.raw
+
+    def fill(self, seed: bytes, byte_count: int, indices: Sequence[int]) -> list[int]:
+        first, second = (ctypes.c_uint(half) for half in split_seed(seed))
+        kernel = self._kernel("fill")
+        held: list[ctypes.c_void_p] = []
+        words = byte_count // WORD_BYTES
+        try:
+            for begin in range(0, words, _CHUNK_WORDS):
+                count = min(_CHUNK_WORDS, words - begin)
+                held.append(self._allocate(count * WORD_BYTES))
+                self._enqueue(kernel, (ctypes.c_ulong(begin), first, second, held[-1]), (count,), None)
+            # Drivers promise memory and look for it later: only now is it known to be there.
+            self._check(self._cl.clFinish(self._queue), "filling")
+            return [self._read_word(held[index // _CHUNK_WORDS], index % _CHUNK_WORDS) for index in indices]
+        except NoEngine:
+            raise NoEngine(say_short(max(0, len(held) - 1) * _CHUNK_WORDS * WORD_BYTES, byte_count)) from None
+        finally:
+            for buffer in held:
+                self._cl.clReleaseMemObject(buffer)
+
+    def _read_word(self, buffer: ctypes.c_void_p, index: int) -> int:
+        found = ctypes.c_uint(0)
+        offset, width = ctypes.c_size_t(index * WORD_BYTES), ctypes.c_size_t(WORD_BYTES)
+        code = self._cl.clEnqueueReadBuffer(
+            self._queue, buffer, _BLOCKING, offset, width, ctypes.byref(found), 0, None, None
+        )
+        self._check(code, "reading a word")
+        return found.value
 
     def stream(self, byte_count: int) -> int:
         source, target = self._allocate(byte_count), self._allocate(byte_count)

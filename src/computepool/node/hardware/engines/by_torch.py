@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from computepool.core.trust.memory import WORD_BYTES, split_seed
 from computepool.core.trust.products import Work, diagonal, row_of_a, row_of_b, signs
-from computepool.node.hardware.engines.port import NoEngine, nothing
+from computepool.node.hardware.engines.port import NoEngine, nothing, say_short
+
+_CHUNK_WORDS = 1 << 22
+_MASK = 0xFFFFFFFF
 
 
 class TorchEngine:
@@ -49,6 +53,21 @@ class TorchEngine:
             folded[product] = entries.view(size, work.strips, work.strip).sum(dim=2)
         return _to_bytes(folded)
 
+    def fill(self, seed: bytes, byte_count: int, indices: Sequence[int]) -> list[int]:
+        torch = self._torch
+        first, second = split_seed(seed)
+        held = []
+        try:
+            for begin in range(0, byte_count // WORD_BYTES, _CHUNK_WORDS):
+                end = min(begin + _CHUNK_WORDS, byte_count // WORD_BYTES)
+                place = torch.arange(begin, end, dtype=torch.int64, device=self._device)
+                word = _mix(_mix(place & _MASK ^ first) ^ place >> 32 ^ second)
+                held.append(word.to(torch.int32))
+        except torch.cuda.OutOfMemoryError:
+            found = len(held) * _CHUNK_WORDS * WORD_BYTES
+            raise NoEngine(say_short(found, byte_count)) from None
+        return [int(held[index // _CHUNK_WORDS][index % _CHUNK_WORDS]) & _MASK for index in indices]
+
     def stream(self, byte_count: int) -> int:
         torch = self._torch
         source = torch.zeros(byte_count // 4, device=self._device)
@@ -71,3 +90,12 @@ def _to_bytes(tensor: Any) -> bytes:
     # Without numpy, which torch can do without.
     held = tensor.cpu().contiguous()
     return ctypes.string_at(held.data_ptr(), held.numel() * 4)
+
+
+def _mix(word: Any) -> Any:
+    """In 64 bits, of which 32 count: torch has no unsigned ones."""
+    word = word ^ word >> 16
+    word = word * 0x7FEB352D & _MASK
+    word = word ^ word >> 15
+    word = word * 0x846CA68B & _MASK
+    return word ^ word >> 16

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import mul
 
+from computepool.core.trust.memory import WORD_BYTES, split_seed, word_at
 from computepool.core.trust.products import Work, diagonal, row_of_a, row_of_b, signs
 from computepool.node.hardware.engines.port import nothing
 
@@ -31,6 +32,11 @@ class PlainEngine:
                     sum(map(mul, entries[at : at + strip], factors[at : at + strip])) for at in range(0, size, strip)
                 )
         return folded.tobytes()
+
+    def fill(self, seed: bytes, byte_count: int, indices: Sequence[int]) -> list[int]:
+        first, second = split_seed(seed)
+        held = array("I", (word_at(first, second, index) for index in range(byte_count // WORD_BYTES)))
+        return [held[index] for index in indices]
 
     def stream(self, byte_count: int) -> int:
         copied = bytes(bytearray(byte_count))

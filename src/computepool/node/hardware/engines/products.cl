@@ -44,3 +44,17 @@ __kernel void fold(const int size, const int strip, __global const float *c, __g
     for (int j = 0; j < strip; j++) sums[j & 3] += fabs(c[row * size + first + j]) * factors[first + j];
     folded[offset + at] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
+
+// The pattern of core/trust/memory.py.
+uint stir(uint word) {
+    word ^= word >> 16;
+    word *= 0x7FEB352Du;
+    word ^= word >> 15;
+    word *= 0x846CA68Bu;
+    return word ^ (word >> 16);
+}
+
+__kernel void fill(const ulong begin, const uint first, const uint second, __global uint *held) {
+    const ulong place = begin + get_global_id(0);
+    held[get_global_id(0)] = stir(stir((uint)place ^ first) ^ (uint)(place >> 32) ^ second);
+}

@@ -12,6 +12,8 @@ CREATE TABLE challenges (
     seed bytea NOT NULL,
     size integer NOT NULL,
     products integer NOT NULL,
+    -- Of the card's memory, to be filled after the commitment; 0: none.
+    memory_bytes bigint NOT NULL DEFAULT 0,
     issued_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- A commitment that comes later is not taken.
     expires_at timestamptz NOT NULL,
@@ -19,14 +21,17 @@ CREATE TABLE challenges (
     root bytea,
     -- Which segments are to be opened, chosen after the commitment.
     segments integer[],
+    -- Which words of the filled memory are to be read.
+    words bigint[],
     opened_at timestamptz,
     -- Whether all that was looked at is what the work comes to.
     is_right boolean,
     CONSTRAINT challenges_work_check CHECK (octet_length(seed) = 32 AND size BETWEEN 64 AND 4096
-        AND products BETWEEN 1 AND 4096),
+        AND products BETWEEN 1 AND 4096 AND memory_bytes >= 0),
     CONSTRAINT challenges_expiry_check CHECK (expires_at > issued_at),
     CONSTRAINT challenges_commitment_check CHECK (
         (committed_at IS NULL) = (root IS NULL) AND (committed_at IS NULL) = (segments IS NULL)
+        AND (committed_at IS NULL) = (words IS NULL)
         AND octet_length(root) = 32 AND committed_at BETWEEN issued_at AND expires_at),
     CONSTRAINT challenges_opening_check CHECK (
         (opened_at IS NULL) = (is_right IS NULL) AND (opened_at IS NULL OR committed_at IS NOT NULL))
