@@ -47,6 +47,9 @@ MATRIX: dict[str, Row] = {
     "GET /v1/hub": Row(PUBLIC),
     "POST /v1/accounts": Row(PUBLIC, body={"email": "not an address"}),
     "POST /v1/sign-in": Row(PUBLIC, body={}),
+    "POST /v1/nodes/challenges": Row(NODE, body={"slot": "cpu:0"}),
+    "POST /v1/nodes/challenges/{challenge_id}/commit": Row(NODE, "challenge", body={"root": "0" * 64}),
+    "POST /v1/nodes/challenges/{challenge_id}/open": Row(NODE, "challenge", body={"segments": []}),
     "POST /v1/nodes/token": Row(PUBLIC, body={"assertion": "x"}),
     "POST /v1/hub/keys/rotate": Row(OPERATOR),
     "POST /v1/sign-out": Row(ACCOUNT),
@@ -199,6 +202,7 @@ class World:
     bob: Any = None
     node: Any = None
     held: Any = None
+    challenge_id: Any = None
     nodes: list[ProtocolNode] = field(default_factory=list)
     numbers: Any = field(default_factory=lambda: itertools.count(1))
     details_id: UUID = field(default_factory=entropy.new_id)
@@ -231,6 +235,8 @@ class World:
         self.post("/v1/jobs", self.alice.headers, json={"command": ["true"], "files": [file], "retries": 0})
         self.held = await self.node.claim_one()
         await self.execute(INSERT_DETAILS, self.details_id, self.alice.account_id)
+        asked = self.post("/v1/nodes/challenges", self.headers["alice_node"], json={"slot": "cpu:0"})
+        self.challenge_id = asked["challenge"]["id"]
 
     async def execute(self, statement: str, *values: Any) -> None:
         conn = await asyncpg.connect(self.dsn)
@@ -302,6 +308,8 @@ class World:
             target = sign_up(self.hub_url, "frozen")
             await self.execute(INSERT_FREEZE, entropy.new_id(), target.account_id)
             return path.format(account_id=target.account_id)
+        if resource == "challenge":
+            return path.format(challenge_id=self.challenge_id)
         if resource == "attempt":
             sha = self.input_sha if "inputs" in path else bytes_sha
             return path.format(attempt_id=self.held.attempt_id, sha256=sha)
@@ -330,7 +338,9 @@ def expected(row: Row, caller: str) -> set[int] | str:
     if (caller in NODES) != (row.access == NODE):
         return {401}
     if caller in NODES:
-        return {409} if row.resource == "attempt" and caller == "mallory_node" else "in"
+        if caller == "mallory_node" and row.resource in ("attempt", "challenge"):
+            return {409} if row.resource == "attempt" else {404}
+        return "in"
     if row.access != ACCOUNT and row.access not in ROLES[caller]:
         return {403}
     if row.resource in (None, "account", "new_artifact"):

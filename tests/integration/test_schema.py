@@ -27,6 +27,7 @@ from computepool.core.placement.weights import Preference
 from computepool.hub.store.receipts import ReceiptState
 from tests.support import (
     audit_rows,
+    challenge_rows,
     dispute_rows,
     ledger_rows,
     market_rows,
@@ -53,6 +54,7 @@ ENUMS = {
     **payment_rows.ENUMS,
     **dispute_rows.ENUMS,
     **offer_rows.ENUMS,
+    **challenge_rows.ENUMS,
     **network_rows.ENUMS,
 }
 
@@ -250,6 +252,7 @@ IMPOSSIBLE = [
     *market_rows.IMPOSSIBLE,
     *dispute_rows.IMPOSSIBLE,
     *offer_rows.IMPOSSIBLE,
+    *challenge_rows.IMPOSSIBLE,
     *network_rows.IMPOSSIBLE,
 ]
 POSSIBLE = [
@@ -259,6 +262,7 @@ POSSIBLE = [
     *market_rows.POSSIBLE,
     *dispute_rows.POSSIBLE,
     *offer_rows.POSSIBLE,
+    *challenge_rows.POSSIBLE,
     *network_rows.POSSIBLE,
 ]
 

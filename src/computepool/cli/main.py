@@ -30,6 +30,7 @@ _COMMANDS = {
     "net": ("computepool.cli.net", "Neural networks over many machines: create, plan, train, watch, export."),
     "nodes": ("computepool.cli.nodes", "List the machines you lend; drain, pause, resume, price or remove one."),
     "node": ("computepool.cli.node", "Lend this machine: run the agent."),
+    "doctor": ("computepool.cli.doctor", "Say what of this machine could be lent, what is missing, and the fix."),
     "earnings": ("computepool.cli.earnings", "What a machine would earn if you lent it, and at which floor."),
     "credits": (
         "computepool.cli.credits",

@@ -179,6 +179,7 @@ def _show_one(node: Node) -> None:
         ("isolation", node.isolation.value),
         ("cpu", plain(node.hardware.cpu_name) or "unknown"),
         *(("gpu", plain(gpu.name)) for gpu in node.hardware.gpus),
+        *_list_proofs(node),
         *_list_terms(node.offer),
         ("agent", plain(node.agent_version) or "unknown"),
     ]
@@ -191,6 +192,27 @@ def _show_one(node: Node) -> None:
         sizes = (format_size(slot.ram_bytes), format_size(slot.disk_bytes))
         table.add_row(slot.name, slot.tier, vram, str(slot.cores), *sizes, "busy" if slot.busy else "free")
     screen().print(table)
+
+
+def _list_proofs(node: Node) -> list[tuple[str, str]]:
+    """What the owner should know of each device's tier: shown, refused with the reason, or not shown yet."""
+    from computepool.cli.words import plain
+
+    rows = []
+    for slot in node.slots:
+        proof = slot.proof
+        if proof is None or (slot.kind.value == "cpu" and slot.name != "cpu:0"):
+            continue
+        if proof.state.value == "unproven":
+            words = (
+                "not shown yet" if proof.claimed_tier == slot.tier else f"claims {proof.claimed_tier}, not shown yet"
+            )
+        elif proof.tier == proof.claimed_tier or proof.claimed_tier == "unknown":
+            words = f"{proof.state.value}. {plain(proof.reason)}"
+        else:
+            words = f"{proof.state.value}: claims {plain(proof.claimed_tier)}. {plain(proof.reason)}"
+        rows.append(("proof", f"{slot.name} {words}"))
+    return rows
 
 
 def _list_terms(offer: Offer) -> list[tuple[str, str]]:

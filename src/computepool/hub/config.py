@@ -81,6 +81,15 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     beats_per_second_max: Annotated[
         float, _meta("With more nodes than this allows, the beat is stretched.", above=0)
     ] = 1000.0
+    hardware_proof: Annotated[
+        bool | None,
+        _meta(
+            "A card has the tier of its name only once its node has shown the speed. Empty: yes, but not in a demo."
+        ),
+    ] = None
+    challenge_seconds: Annotated[
+        float, _meta("How long one round of the work lasts by which a node shows its speed.", above=0, most=60)
+    ] = 2.0
     node_token_seconds: Annotated[int, _meta("Life of a node's token.", above=0)] = 900
     job_token_seconds: Annotated[
         int, _meta("Within this time a node must have started what it was given.", above=0)
@@ -200,6 +209,10 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.sign_up is not None:
             return self.sign_up
         return SignUp.OPEN if self.demo else SignUp.INVITE
+
+    @property
+    def is_proof_demanded(self) -> bool:
+        return not self.demo if self.hardware_proof is None else self.hardware_proof
 
     @property
     def welcome_amount(self) -> int:

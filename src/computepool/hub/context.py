@@ -24,6 +24,7 @@ from computepool.hub.metrics import HubMetrics
 from computepool.hub.payments.port import Providers
 from computepool.hub.services.callers import Callers
 from computepool.hub.services.cash_terms import CashBook
+from computepool.hub.services.challenges import Examiner
 from computepool.hub.services.keyring import Keyring
 from computepool.hub.services.prices import PriceBook
 from computepool.hub.services.rate_limits import RateLimits
@@ -66,6 +67,7 @@ class Hub:
     completions: Lane[Ending, CompleteOutcome]
     rate_limits: RateLimits = field(default_factory=RateLimits)
     pace: Pace = field(default_factory=Pace)
+    examiner: Examiner = field(default_factory=Examiner)
     # The beat that nodes are told, stretched with the fleet.
     beat_seconds: float = 30.0
     # Set when the process is asked to end: no call is parked any more.

@@ -36,6 +36,9 @@ from computepool.node.hosting import CannotHost, HostProcesses, prepare_hosting
 from computepool.node.hub_client import HubClient
 from computepool.node.identity import Identity, WrongHub
 from computepool.node.input_cache import InputCache
+from computepool.node.measurements import declare, find_measurements
+from computepool.node.proving import prove_slots
+from computepool.node.self_check import check_disk, find_doubt
 from computepool.node.spent_tokens import SpentTokens
 from computepool.node.state_dir import StateDir, StateDirInUse
 from computepool.node.walls import NoSandbox, find_isolation
@@ -139,6 +142,8 @@ class Agent:
     async def _run_with(self, state: StateDir, hub: HubClient) -> int:
         isolation = await self._find_isolation(state)
         detected = await asyncio.to_thread(self._detect, state)
+        if self._config.measure and not detected.synthetic:
+            detected = declare(detected, await find_measurements(state, detected))
         identity = await asyncio.to_thread(Identity, state)
         hosting = await self._prepare_hosting(detected, isolation)
         await self._enrol(hub, identity, detected, isolation, hosting)
@@ -170,8 +175,10 @@ class Agent:
             adopted=len(holdings.running),
             state_dir=state.root,
         )
+        if self._config.measure and not detected.synthetic and not holdings.running:
+            await prove_slots(hub, detected)
         try:
-            await self._work(hub, identity, holdings)
+            await self._work(hub, identity, holdings, state)
         except NodeRemoved:
             holdings.stop_all(Cause.CANCELLED)
             await holdings.wait_until_empty(self._config.stop_grace_seconds + LAST_WORDS_SECONDS)
@@ -181,11 +188,18 @@ class Agent:
         journal.info("agent_ended", node_id=identity.node_id)
         return ExitCode.DONE
 
-    async def _work(self, hub: HubClient, identity: Identity, holdings: Holdings) -> None:
+    async def _work(self, hub: HubClient, identity: Identity, holdings: Holdings, state: StateDir) -> None:
         """Returns when the node is drained, or when the time for draining is over."""
         greeting = asyncio.ensure_future(self._greet(hub, identity))
         await asyncio.wait({greeting}, timeout=GREETING_SECONDS)
-        claim_loop = ClaimLoop(hub, holdings, self._rhythm, self._config, boot_id=self._boot_id)
+        claim_loop = ClaimLoop(
+            hub,
+            holdings,
+            self._rhythm,
+            self._config,
+            boot_id=self._boot_id,
+            find_doubt=lambda: find_doubt([check_disk(state.root)]),
+        )
         heartbeat = Heartbeat(hub, holdings, self._rhythm, boot_id=self._boot_id)
         claiming = asyncio.ensure_future(claim_loop.run())
         beating = asyncio.ensure_future(heartbeat.run())
@@ -266,7 +280,7 @@ class Agent:
             public_key=identity.public_key_text,
             hardware=detected.hardware,
             isolation=isolation,
-            region=self._config.region,
+            region=self._config.region or detected.region,
             synthetic=detected.synthetic,
             agent_version=computepool.__version__,
             floor_microcredits_per_hour=self._config.floor_microcredits_per_hour,

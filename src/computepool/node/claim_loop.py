@@ -7,6 +7,7 @@ its way in the old answer is not lost: it is missing from `running`, so the hub 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -48,14 +49,23 @@ class Pace:
 
 class ClaimLoop:
     def __init__(
-        self, hub: HubClient, holdings: Holdings, rhythm: Rhythm, config: NodeConfig, *, boot_id: UUID
+        self,
+        hub: HubClient,
+        holdings: Holdings,
+        rhythm: Rhythm,
+        config: NodeConfig,
+        *,
+        boot_id: UUID,
+        find_doubt: Callable[[], str | None] = lambda: None,
     ) -> None:
+        """`find_doubt` says why this machine must take no work now, if so."""
         self._hub = hub
         self._holdings = holdings
         self._rhythm = rhythm
         self._config = config
         self._boot_id = boot_id
         self._pace = Pace()
+        self._find_doubt = find_doubt
         self._doubt: str | None = None
 
     async def run(self) -> None:
@@ -124,7 +134,7 @@ class ClaimLoop:
         )
 
     def _has_doubts(self) -> bool:
-        doubt = self._hub.doubt
+        doubt = self._hub.doubt or self._find_doubt()
         if (doubt is None) != (self._doubt is None):
             if doubt is None:
                 journal.info("taking_work_again")

@@ -78,6 +78,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     floor_credits_per_hour: Annotated[
         Decimal, Meta(description="The least that one slot is lent for, in credits an hour, for example 1.50.")
     ] = FREE
+    measure: Annotated[
+        bool, Meta(description="Measure how fast the devices are, and show it to the hub: tiers and prices follow.")
+    ] = True
     networks: Annotated[bool, Meta(description="Host VNodes of networks; needs the extra `networks`.")] = False
     networks_listen: Annotated[
         str,
@@ -121,10 +124,11 @@ def find_state_dir(config: NodeConfig, env: Mapping[str, str]) -> Path:
     """One folder per hub and name, so that one machine may serve two hubs, or one hub twice."""
     if config.state_dir:
         return Path(config.state_dir).expanduser().absolute()
-    return _state_home(env) / _to_file_name(_address_of(config.hub_url)) / _to_file_name(config.name or "default")
+    return find_state_home(env) / _to_file_name(_address_of(config.hub_url)) / _to_file_name(config.name or "default")
 
 
-def _state_home(env: Mapping[str, str]) -> Path:
+def find_state_home(env: Mapping[str, str]) -> Path:
+    """Where the folders of this user's agents lie."""
     if os.geteuid() == 0:
         return Path("/var/lib/computepool-node")
     return Path(env.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "computepool-node"

@@ -39,6 +39,15 @@ from computepool.wire.attempts import (
     NextAnswer,
     NextRequest,
 )
+from computepool.wire.challenges import (
+    AskChallenge,
+    ChallengeAnswer,
+    Commit,
+    CommitAnswer,
+    OpenAnswer,
+    OpenChallenge,
+    OpenedSegment,
+)
 from computepool.wire.errors import ErrorBody
 from computepool.wire.nodes import EnrolledNode, EnrolNode, NodeToken, RenewToken
 
@@ -121,6 +130,21 @@ class HubClient:
         answer = self._read(response, EnrolledNode)
         self._keep_token(answer.token, answer.token_seconds)
         return answer
+
+    async def ask_challenge(self, slot: str) -> ChallengeAnswer:
+        response = await self._call("POST", "/v1/nodes/challenges", body=_encode(AskChallenge(slot=slot)))
+        return self._read(response, ChallengeAnswer)
+
+    async def commit_challenge(self, challenge_id: UUID, *, root: str) -> CommitAnswer:
+        path = f"/v1/nodes/challenges/{challenge_id}/commit"
+        return self._read(await self._call("POST", path, body=_encode(Commit(root=root))), CommitAnswer)
+
+    async def open_challenge(
+        self, challenge_id: UUID, segments: tuple[OpenedSegment, ...], words: tuple[int, ...]
+    ) -> OpenAnswer:
+        path = f"/v1/nodes/challenges/{challenge_id}/open"
+        body = _encode(OpenChallenge(segments=segments, words=words))
+        return self._read(await self._call("POST", path, body=body), OpenAnswer)
 
     async def next(self, request: NextRequest) -> NextReply:
         seconds = request.wait_seconds + HELD_CALL_SLACK_SECONDS

@@ -128,11 +128,20 @@ def _load_or_make_key(state: StateDir) -> Ed25519PrivateKey:
 def _digest(request: EnrolNode) -> str:
     """Free disk space changes with every start and is no reason to enrol again, unless it halved or doubled.
 
-    Neither is a speed that was measured a little differently.
+    Neither is a speed that was measured a little differently; that there is one where there was none is.
     """
     hardware, hosting = request.hardware, request.hosting
-    coarse = msgspec.structs.replace(hardware, disk_bytes=1 << (hardware.disk_bytes.bit_length()))
+    coarse = msgspec.structs.replace(
+        hardware,
+        disk_bytes=1 << (hardware.disk_bytes.bit_length()),
+        cpu_tflops=_blur(hardware.cpu_tflops),
+        gpus=tuple(msgspec.structs.replace(gpu, tflops=_blur(gpu.tflops)) for gpu in hardware.gpus),
+    )
     if hosting is not None:
         hosting = msgspec.structs.replace(hosting, flops_per_second=0.0)
     rounded = msgspec.structs.replace(request, hardware=coarse, hosting=hosting)
     return hashlib.sha256(msgspec.json.encode(rounded)).hexdigest()
+
+
+def _blur(tflops: float | None) -> float | None:
+    return None if tflops is None else 1.0

@@ -17,6 +17,7 @@ class StateDir:
     """The private folder of one agent.
 
     node.key, enrolment.json   who this node is, and which hub it belongs to
+    measurements.json          how fast the devices are, by the agent's own measure
     spent_tokens               job tokens that were used, so that none runs twice
     inputs/                    input files by content hash, kept between jobs
     attempts/<attempt id>/     one folder per attempt that the agent holds
@@ -29,6 +30,7 @@ class StateDir:
         self.root = files.make_private(root)
         self.key_path = root / "node.key"
         self.enrolment_path = root / "enrolment.json"
+        self.measurements_path = root / "measurements.json"
         self.spent_path = root / "spent_tokens"
         self.alive_path = root / "agent_alive"
         self.inputs = files.make_private(root / "inputs")

@@ -14,6 +14,7 @@ from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.market.offers import Audience
 from computepool.core.nodes.state import NodeState
 from computepool.core.placement.slot import SlotKind
+from computepool.wire.challenges import SlotProof
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,6 +23,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     driver: str = ""
     # Single-precision speed, if the agent has measured it.
     tflops: float | None = None
+    # nvidia, amd, intel, apple or another; empty: not told.
+    vendor: str = ""
+    # What computes on it, as CUDA 12.4 or ROCm 6.0.2.
+    runtime: str = ""
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,8 +108,10 @@ class SlotView(msgspec.Struct, frozen=True, kw_only=True):
     ram_bytes: int
     disk_bytes: int
     busy: bool = False
-    # As the node declares.
+    # As the node declares, or as it has shown.
     speed_tflops: float | None = None
+    # What the node has shown of it; absent for played machines.
+    proof: SlotProof | None = None
 
 
 class SetOffer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

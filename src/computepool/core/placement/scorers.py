@@ -13,7 +13,7 @@ from math import floor, log
 
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot, SlotKind, tightness
-from computepool.core.placement.tier import CPU_TIER, UNKNOWN_TIER
+from computepool.core.placement.tier import CPU_TIER, MEASURED_STEPS, UNKNOWN_TIER, tier_by_speed
 from computepool.core.placement.weights import Preference, Weights
 
 # Single-precision TFLOPS by the makers' figures: what a slot counts as until its node declares its own.
@@ -28,10 +28,11 @@ TIER_TFLOPS = {
     "gtx-1080ti": 11.3,
     "gtx-1080": 8.9,
     "gtx-1660": 5.0,
+    **{tier_by_speed(step): float(step) for step in MEASURED_STEPS},
     UNKNOWN_TIER: 5.0,
 }
 CORE_TFLOPS = 0.05
-# Nobody measures yet, and a faster card gets more work: what a node says of itself lifts it by this much at most.
+# A faster card gets more work: what a node says of itself, or shows, lifts it above its tier by this much at most.
 DECLARED_SPEED_RATIO_MAX = 1.25
 
 # A logarithm needs something above zero: a slot that its owner lends for nothing, or that never succeeded.

@@ -1,4 +1,7 @@
-"""The tier of a card: its row in the rate card. First form: the driver's name, checked against the VRAM."""
+"""The tier of a card: its row in the rate card. The driver's name picks it, checked against the VRAM.
+
+A card without a row, or whose speed is not that of its row, has one by what it showed.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import re
 
 CPU_TIER = "cpu"
 UNKNOWN_TIER = "unknown"
+
+# Single-precision TFLOPS from which on a card counts as `unknown-29` and so on; slower ones are plainly unknown.
+MEASURED_STEPS = (80, 29, 12, 8, 5)
 
 # (pattern in the driver's name, tier, least VRAM that such a card has). More specific names stand first.
 _KNOWN = (
@@ -29,3 +35,9 @@ def tier_of_gpu(name: str, vram_bytes: int) -> str:
             laptop = re.search(r"laptop|mobile|max-q", name, re.IGNORECASE)
             return tier if vram_bytes >= vram_bytes_min and not laptop else UNKNOWN_TIER
     return UNKNOWN_TIER
+
+
+def tier_by_speed(tflops: float) -> str:
+    """Of a card that is known by its measured speed alone."""
+    step = next((step for step in MEASURED_STEPS if tflops >= step), None)
+    return UNKNOWN_TIER if step is None else f"{UNKNOWN_TIER}-{step}"

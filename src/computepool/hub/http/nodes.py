@@ -11,11 +11,14 @@ from computepool import clock
 from computepool.core.market.hours import say_hours
 from computepool.core.market.offers import Offer
 from computepool.core.nodes.state import is_online
+from computepool.core.trust.claims import slot_of_proof
+from computepool.hub.http.challenges import to_slot_proof
 from computepool.hub.http.routing import Access, Call, Routes
 from computepool.hub.services import nodes as service
 from computepool.hub.services import offers
 from computepool.hub.services.nodes import NodeWithSlots
 from computepool.wire import nodes as wire
+from computepool.wire.challenges import SlotProof
 
 routes = Routes()
 
@@ -134,6 +137,7 @@ def _to_node(call: Call, found: NodeWithSlots) -> wire.Node:
                 disk_bytes=stored.slot.disk_bytes,
                 busy=stored.busy,
                 speed_tflops=stored.declared_tflops,
+                proof=_to_proof(found, stored.slot.name),
             )
             for stored in found.slots
         ],
@@ -143,6 +147,11 @@ def _to_node(call: Call, found: NodeWithSlots) -> wire.Node:
         last_seen_at=node.last_seen_at,
         agent_version=node.agent_version,
     )
+
+
+def _to_proof(found: NodeWithSlots, slot: str) -> SlotProof | None:
+    standing = found.standings.get(slot_of_proof(slot))
+    return None if standing is None else to_slot_proof(standing)
 
 
 def _to_offer(offer: Offer, now: datetime) -> wire.Offer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -25,18 +25,13 @@ from computepool.core.errors import (
 from computepool.core.ids import AttemptId, NodeId
 from computepool.core.jobs.lease import next_boot
 from computepool.core.market.offers import Offer
-from computepool.core.nodes.slots import (
-    GpuCard,
-    Machine,
-    cut_into_slots,
-    list_declared_tflops,
-    list_machine_faults,
-)
+from computepool.core.nodes.slots import cut_into_slots, list_machine_faults
 from computepool.core.nodes.state import NodeState, change_node
 from computepool.core.placement.price import PRICE_MICROCREDITS_MAX
 from computepool.hub.config import HubSettings
 from computepool.hub.services.attempts import take_losses
 from computepool.hub.services.callers import AccountCaller
+from computepool.hub.services.challenges import Standing, grant_slots, list_standings, to_machine
 from computepool.hub.services.keyring import NODE_TOKEN_TYPE, Keyring, decode_token, from_base64
 from computepool.hub.services.pnodes import list_hosting_faults, record_hosting
 from computepool.hub.services.stops import stop_poisonous
@@ -61,6 +56,8 @@ class NodeWithSlots:
     node: Node
     slots: list[OfferedSlot]
     offer: Offer
+    # What it has shown of its slots, by the slot that stands for it. Played machines show nothing.
+    standings: dict[str, Standing]
 
 
 async def enrol_node(pool: Pool, settings: HubSettings, caller: AccountCaller, request: EnrolNode) -> NodeId:
@@ -69,12 +66,12 @@ async def enrol_node(pool: Pool, settings: HubSettings, caller: AccountCaller, r
         raise SyntheticRefused(
             "This hub runs on real machines only. Synthetic nodes may join a demo hub: `computepool demo`."
         )
-    machine = _to_machine(request)
+    machine = to_machine(request.hardware, region=request.region, isolation=request.isolation)
     faults = list_machine_faults(machine)
     if request.region is not None and not _REGION.match(request.region):
         faults.append(f"region {request.region!r} is not an ISO-2 country code such as IN or DE")
     texts = [request.name, request.agent_version, request.hardware.cpu_name]
-    texts += [text for gpu in request.hardware.gpus for text in (gpu.name, gpu.driver)]
+    texts += [text for gpu in request.hardware.gpus for text in (gpu.name, gpu.driver, gpu.vendor, gpu.runtime)]
     if any("\0" in text or len(text) > 300 for text in texts):
         faults.append("a name is over-long or contains a NUL character")
     if not 1 <= len(request.name) <= 100:
@@ -99,11 +96,13 @@ async def enrol_node(pool: Pool, settings: HubSettings, caller: AccountCaller, r
         )
         if node_id is None:
             raise Conflict("This key pair belongs to another or a removed node. Make a new one and enrol again.")
+        slots = cut_into_slots(node_id, machine)
+        granted = await grant_slots(conn, settings, node_id, machine, synthetic=request.synthetic)
         await node_store.replace_slots(
             conn,
             node_id=node_id,
-            slots=cut_into_slots(node_id, machine),
-            declared_tflops=list_declared_tflops(machine),
+            slots=[replace(slot, tier=each.tier) for slot, each in zip(slots, granted, strict=True)],
+            declared_tflops=[each.tflops for each in granted],
         )
         await record_hosting(conn, node_id, request.hosting)
         await event_store.record_events(
@@ -222,7 +221,10 @@ async def _with_slots(conn: Connection, nodes: list[Node]) -> list[NodeWithSlots
     slots: dict[NodeId, list[OfferedSlot]] = {node_id: [] for node_id in node_ids}
     for offered in await node_store.list_candidates(conn, node_ids):
         slots[offered.slot.node_id].append(offered)
-    return [NodeWithSlots(node, slots[node.id], offers[node.id]) for node in nodes]
+    standings: dict[NodeId, dict[str, Standing]] = {node_id: {} for node_id in node_ids}
+    for (node_id, slot), standing in (await list_standings(conn, nodes)).items():
+        standings[node_id][slot] = standing
+    return [NodeWithSlots(node, slots[node.id], offers[node.id], standings[node.id]) for node in nodes]
 
 
 def _list_floor_faults(floor: int) -> list[str]:
@@ -241,17 +243,3 @@ def _check_public_key(text: str) -> bytes:
     except (ValueError, TypeError):
         raise InvalidRequest("public_key is the node's raw Ed25519 key: 32 bytes, base64url.") from None
     return raw
-
-
-def _to_machine(request: EnrolNode) -> Machine:
-    hardware = request.hardware
-    return Machine(
-        gpus=[GpuCard(gpu.name, gpu.vram_bytes, gpu.tflops) for gpu in hardware.gpus],
-        cores=hardware.cores,
-        ram_bytes=hardware.ram_bytes,
-        disk_bytes=hardware.disk_bytes,
-        cpu_slots=hardware.cpu_slots,
-        region=request.region,
-        isolation=request.isolation,
-        cpu_tflops=hardware.cpu_tflops,
-    )

@@ -121,6 +121,13 @@ CREATE TYPE public.priority_class AS ENUM (
     'normal',
     'high'
 );
+CREATE TYPE public.proof_state AS ENUM (
+    'unproven',
+    'proven',
+    'slower',
+    'unsure',
+    'forged'
+);
 CREATE TYPE public.receipt_state AS ENUM (
     'unverified',
     'verified',
@@ -323,6 +330,28 @@ CREATE TABLE public.book_closings (
 CREATE TABLE public.book_sums (
     name text NOT NULL COLLATE pg_catalog."C",
     amount bigint NOT NULL
+);
+CREATE TABLE public.challenges (
+    id uuid NOT NULL,
+    node_id uuid NOT NULL,
+    slot text NOT NULL,
+    claim text NOT NULL,
+    seed bytea NOT NULL,
+    size integer NOT NULL,
+    products integer NOT NULL,
+    memory_bytes bigint DEFAULT 0 NOT NULL,
+    issued_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    committed_at timestamp with time zone,
+    root bytea,
+    segments integer[],
+    words bigint[],
+    opened_at timestamp with time zone,
+    is_right boolean,
+    CONSTRAINT challenges_commitment_check CHECK ((((committed_at IS NULL) = (root IS NULL)) AND ((committed_at IS NULL) = (segments IS NULL)) AND ((committed_at IS NULL) = (words IS NULL)) AND (octet_length(root) = 32) AND ((committed_at >= issued_at) AND (committed_at <= expires_at)))),
+    CONSTRAINT challenges_expiry_check CHECK ((expires_at > issued_at)),
+    CONSTRAINT challenges_opening_check CHECK ((((opened_at IS NULL) = (is_right IS NULL)) AND ((opened_at IS NULL) OR (committed_at IS NOT NULL)))),
+    CONSTRAINT challenges_work_check CHECK (((octet_length(seed) = 32) AND ((size >= 64) AND (size <= 4096)) AND ((products >= 1) AND (products <= 4096)) AND (memory_bytes >= 0)))
 );
 CREATE TABLE public.disputes (
     id uuid NOT NULL,
@@ -683,6 +712,21 @@ CREATE TABLE public.price_index (
     CONSTRAINT price_index_deals_check CHECK (((deal_count > 0) AND (seconds > 0))),
     CONSTRAINT price_index_price_check CHECK (((price_microcredits_per_hour > 0) AND (reference_microcredits_per_hour >= 0)))
 );
+CREATE TABLE public.proofs (
+    node_id uuid NOT NULL,
+    slot text NOT NULL,
+    claim text NOT NULL,
+    claimed_tier text NOT NULL,
+    state public.proof_state NOT NULL,
+    tier text NOT NULL,
+    shown_tflops double precision,
+    spread_ratio double precision DEFAULT 0 NOT NULL,
+    reason text NOT NULL,
+    decided_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT proofs_shown_check CHECK ((((shown_tflops IS NULL) = (state = 'forged'::public.proof_state)) AND (shown_tflops > (0)::double precision))),
+    CONSTRAINT proofs_spread_check CHECK (((spread_ratio >= (0)::double precision) AND (spread_ratio <= (1)::double precision))),
+    CONSTRAINT proofs_state_check CHECK ((state <> 'unproven'::public.proof_state))
+);
 CREATE TABLE public.provider_events (
     provider text NOT NULL,
     event_id text NOT NULL,
@@ -1017,6 +1061,8 @@ ALTER TABLE ONLY public.book_closings
     ADD CONSTRAINT book_closings_pkey PRIMARY KEY (day);
 ALTER TABLE ONLY public.book_sums
     ADD CONSTRAINT book_sums_pkey PRIMARY KEY (name);
+ALTER TABLE ONLY public.challenges
+    ADD CONSTRAINT challenges_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.disputes
     ADD CONSTRAINT disputes_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.events
@@ -1065,6 +1111,8 @@ ALTER TABLE ONLY public.pnodes
     ADD CONSTRAINT pnodes_pkey PRIMARY KEY (node_id);
 ALTER TABLE ONLY public.price_index
     ADD CONSTRAINT price_index_pkey PRIMARY KEY (tier, region, at);
+ALTER TABLE ONLY public.proofs
+    ADD CONSTRAINT proofs_pkey PRIMARY KEY (node_id, slot);
 ALTER TABLE ONLY public.provider_events
     ADD CONSTRAINT provider_events_pkey PRIMARY KEY (provider, event_id);
 ALTER TABLE ONLY public.rate_cards
@@ -1121,6 +1169,7 @@ CREATE INDEX attempts_release_idx ON public.attempts USING btree (release_at) WH
 CREATE INDEX audit_batches_first_at_idx ON public.audit_batches USING btree (first_at);
 CREATE INDEX audit_batches_last_at_idx ON public.audit_batches USING btree (last_at);
 CREATE INDEX book_checkpoints_last_at_idx ON public.book_checkpoints USING btree (last_at);
+CREATE INDEX challenges_node_idx ON public.challenges USING btree (node_id, slot, issued_at);
 CREATE INDEX disputes_attempt_idx ON public.disputes USING btree (attempt_id, opened_at);
 CREATE UNIQUE INDEX disputes_once_idx ON public.disputes USING btree (attempt_id) WHERE (origin = 'submitter'::public.dispute_origin);
 CREATE UNIQUE INDEX disputes_open_idx ON public.disputes USING btree (attempt_id) WHERE (state = 'open'::public.dispute_state);
@@ -1184,6 +1233,8 @@ ALTER TABLE ONLY public.book_checkpoints
     ADD CONSTRAINT book_checkpoints_batch_number_fkey FOREIGN KEY (batch_number) REFERENCES public.audit_batches(number);
 ALTER TABLE ONLY public.book_closings
     ADD CONSTRAINT book_closings_closed_by_fkey FOREIGN KEY (closed_by) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.challenges
+    ADD CONSTRAINT challenges_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);
 ALTER TABLE ONLY public.disputes
     ADD CONSTRAINT disputes_attempt_id_fkey FOREIGN KEY (attempt_id) REFERENCES public.attempts(id);
 ALTER TABLE ONLY public.disputes
@@ -1218,6 +1269,8 @@ ALTER TABLE ONLY public.placements
     ADD CONSTRAINT placements_seat_fkey FOREIGN KEY (run_id, seat) REFERENCES public.run_seats(run_id, seat);
 ALTER TABLE ONLY public.pnodes
     ADD CONSTRAINT pnodes_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);
+ALTER TABLE ONLY public.proofs
+    ADD CONSTRAINT proofs_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);
 ALTER TABLE ONLY public.provider_events
     ADD CONSTRAINT provider_events_reviewed_by_fkey FOREIGN KEY (reviewed_by) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.provider_events

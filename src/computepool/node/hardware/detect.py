@@ -1,15 +1,14 @@
-"""From texts to the hardware that the node declares. One way for real and for played machines."""
+"""From what a machine has to the hardware that the node declares. One way for real and for played machines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from computepool.node.hardware.cpu import parse_core_count, parse_cpu_name, parse_ram_bytes
-from computepool.node.hardware.nvidia import parse_nvidia_smi
+from computepool.node.hardware.port import Card, Remark, Sight
 from computepool.node.hardware.profiles import read_profile
-from computepool.node.hardware.source import MachineTexts, read_machine
-from computepool.wire.nodes import Hardware
+from computepool.node.hardware.source import Found, read_machine
+from computepool.wire.nodes import Gpu, Hardware
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,31 +28,55 @@ ALL_AND_ONE_SLOT = Lending()
 class Detected:
     hardware: Hardware
     synthetic: bool
-    # Plain words for the owner: why a GPU is missing from the list.
-    remarks: tuple[str, ...]
+    # For the owner: why a GPU is missing from the list.
+    troubles: tuple[Remark, ...]
+    # As in `hardware.gpus` and in its order, with how this machine calls each.
+    cards: tuple[Card, ...] = ()
+    # Where the machine says it is; the owner's word beats it.
+    region: str | None = None
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """In plain words."""
+        nothing = () if self.hardware.gpus else ("no GPU will be lent, only the CPU.",)
+        return (*map(str, self.troubles), *nothing)
 
 
-def detect(profile: Path | None, *, disk_of: Path = Path("/"), lending: Lending = ALL_AND_ONE_SLOT) -> Detected:
+def detect(
+    profile: Path | None,
+    *,
+    disk_of: Path = Path("/"),
+    lending: Lending = ALL_AND_ONE_SLOT,
+    sight: Sight | None = None,
+) -> Detected:
     """`disk_of` is the folder whose disk the jobs will fill."""
-    texts = read_profile(profile) if profile is not None else read_machine(disk_of)
-    return describe(texts, lending)
+    if profile is not None:
+        return describe(read_profile(profile), lending)
+    return describe(read_machine(disk_of, sight or Sight()), lending)
 
 
-def describe(texts: MachineTexts, lending: Lending) -> Detected:
-    reading = parse_nvidia_smi(texts.nvidia_smi)
-    remarks = list(reading.remarks)
-    if not reading.gpus:
-        reason = texts.nvidia_smi_trouble or "nvidia-smi lists no usable card"
-        remarks.append(f"no GPU will be lent, only the CPU: {reason}")
+def describe(found: Found, lending: Lending) -> Detected:
+    cards = found.cards.cards
     hardware = Hardware(
-        gpus=reading.gpus,
-        cpu_name=parse_cpu_name(texts.proc_cpuinfo),
-        cores=_at_most(parse_core_count(texts.proc_status), lending.cores_max),
-        ram_bytes=_at_most(parse_ram_bytes(texts.proc_meminfo), lending.ram_bytes_max),
-        disk_bytes=_at_most(texts.disk_free_bytes, lending.disk_bytes_max),
+        gpus=tuple(_to_gpu(card) for card in cards),
+        cpu_name=found.cpu_name,
+        cores=_at_most(found.cores, lending.cores_max),
+        ram_bytes=_at_most(found.ram_bytes, lending.ram_bytes_max),
+        disk_bytes=_at_most(found.disk_free_bytes, lending.disk_bytes_max),
         cpu_slots=lending.cpu_slots,
     )
-    return Detected(hardware, texts.synthetic, tuple(remarks))
+    return Detected(hardware, found.synthetic, found.cards.remarks, cards, found.region)
+
+
+def _to_gpu(card: Card) -> Gpu:
+    """Its address stays here: a UUID tells one machine from all others in the world."""
+    return Gpu(
+        name=card.name,
+        vram_bytes=card.vram_bytes,
+        driver=card.driver,
+        vendor=card.vendor,
+        runtime=card.runtime,
+    )
 
 
 def _at_most(found: int, limit: int | None) -> int:

@@ -11,7 +11,9 @@ from typing import Any
 
 import msgspec
 
-from computepool.node.hardware.source import MachineTexts
+from computepool.node.hardware.cpu import parse_core_count, parse_cpu_name, parse_ram_bytes
+from computepool.node.hardware.nvidia import parse_nvidia_smi
+from computepool.node.hardware.source import Found
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -50,18 +52,17 @@ def get_profile_path(name_or_path: str) -> Path:
     raise UnknownProfile(f"There is no profile {name_or_path!r}. Shipped are: {', '.join(list_profiles())}.")
 
 
-def read_profile(path: Path) -> MachineTexts:
+def read_profile(path: Path) -> Found:
     try:
         content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         profile = msgspec.convert(content, Profile)
     except (OSError, ValueError) as error:
         raise UnknownProfile(f"The profile {path} cannot be used: {error}") from None
-    return MachineTexts(
-        nvidia_smi=profile.nvidia_smi,
-        nvidia_smi_trouble="" if profile.nvidia_smi else "the profile has no GPU",
-        proc_cpuinfo=profile.proc_cpuinfo,
-        proc_meminfo=profile.proc_meminfo,
-        proc_status=profile.proc_status,
+    return Found(
+        cards=parse_nvidia_smi(profile.nvidia_smi),
+        cpu_name=parse_cpu_name(profile.proc_cpuinfo),
+        cores=parse_core_count(profile.proc_status),
+        ram_bytes=parse_ram_bytes(profile.proc_meminfo),
         disk_free_bytes=profile.disk_free_bytes,
         synthetic=True,
     )

@@ -1,0 +1,90 @@
+"""The agent's side of challenges: computes what the hub asks for, in time, and tells the owner what came of it.
+
+Nothing here keeps a node from working: a slot that cannot be shown counts for less, and the log says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from computepool.core.errors import ComputePoolError
+from computepool.core.trust.challenge import ProofState
+from computepool.node import journal, patience
+from computepool.node.hardware.detect import Detected
+from computepool.node.hardware.measuring import CannotMeasure, Measuring, open_measuring
+from computepool.node.hardware.port import Card
+from computepool.node.hub_client import HubClient
+from computepool.wire.challenges import ChallengeAnswer, OpenedSegment, SlotProof
+
+# A whole sitting, with its rounds: after that, work is more useful than proof.
+SITTING_SECONDS = 180.0
+ROUNDS_MAX = 6
+
+
+async def prove_slots(hub: HubClient, detected: Detected) -> None:
+    targets: list[tuple[str, Card | None]] = [(f"gpu:{index}", card) for index, card in enumerate(detected.cards)]
+    if detected.hardware.cpu_slots:
+        targets.append(("cpu:0", None))
+    for slot, card in targets:
+        try:
+            await asyncio.wait_for(_prove(hub, slot, card), SITTING_SECONDS)
+        except (CannotMeasure, ComputePoolError) as error:
+            journal.warning("not_proven", slot=slot, reason=error)
+        except asyncio.TimeoutError:
+            journal.warning("not_proven", slot=slot, reason=f"it took more than {SITTING_SECONDS:.0f} s")
+
+
+async def _prove(hub: HubClient, slot: str, card: Card | None) -> None:
+    # The process first, and warm: the clock runs from the hub's answer on.
+    async with open_measuring(card) as process:
+        for _ in range(ROUNDS_MAX):
+            answer = await patience.until_answered(lambda: hub.ask_challenge(slot), what="challenge", slot=slot)
+            if answer.challenge is None:
+                _tell(slot, answer.proof)
+                return
+            if not await _play_round(hub, slot, process, answer):
+                return
+
+
+async def _play_round(hub: HubClient, slot: str, process: Measuring, answer: ChallengeAnswer) -> bool:
+    """Whether another round is wanted."""
+    challenge = answer.challenge
+    assert challenge is not None
+    root = await process.compute(
+        seed=challenge.seed,
+        size=challenge.size,
+        products=challenge.products,
+        seconds=challenge.answer_seconds,
+    )
+    asked = await hub.commit_challenge(challenge.id, root=root)
+    opened = await process.open(asked.segments)
+    segments = tuple(OpenedSegment(piece=each.piece, path=tuple(each.path)) for each in opened)
+    words = tuple(
+        await process.fill(
+            seed=challenge.seed,
+            byte_count=challenge.memory_bytes,
+            indices=asked.words,
+            seconds=challenge.answer_seconds,
+        )
+    )
+    said = await patience.until_answered(
+        lambda: hub.open_challenge(challenge.id, segments, words), what="challenge", slot=slot
+    )
+    if not said.again:
+        _tell(slot, said.proof)
+    return said.again
+
+
+def _tell(slot: str, proof: SlotProof) -> None:
+    fields = {
+        "slot": slot,
+        "state": proof.state.value,
+        "claimed_tier": proof.claimed_tier,
+        "tier": proof.tier,
+        "shown_tflops": proof.shown_tflops,
+        "reason": proof.reason,
+    }
+    if proof.state is ProofState.PROVEN:
+        journal.info("slot_proven", **fields)
+    else:
+        journal.warning("tier_not_granted", **fields)
