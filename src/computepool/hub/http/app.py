@@ -25,12 +25,15 @@ from computepool.hub.http import (
     disputes,
     hub,
     jobs,
+    live,
     market,
+    networks,
     nodes,
     operator_credits,
     pages,
     pay,
     placement,
+    public,
     statements,
     why,
 )
@@ -49,7 +52,7 @@ async def openapi(call: Call) -> Response:
 
 def all_routes() -> list[Route]:
     """Fixed paths before those with parameters, so that /v1/jobs/next is never taken for a job."""
-    work = (hub, accounts, jobs, nodes, attempts, artifacts, pages, placement, why)
+    work = (hub, accounts, jobs, nodes, attempts, artifacts, networks, live, public, pages, placement, why)
     money = (credits, operator_credits, disputes, statements, pay, audit, books, market)
     found = [route for room in (*work, *money) for route in room.routes.routes] + meta.routes
     return sorted(found, key=lambda route: route.path.count("{"))

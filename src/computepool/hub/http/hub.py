@@ -33,6 +33,7 @@ async def readyz(call: Call) -> Response:
 async def metrics(call: Call) -> Response:
     """Counters for Prometheus."""
     call.hub.metrics.parked_calls.set(len(call.hub.parked))
+    call.hub.metrics.viewers.set(len(call.hub.live.viewers))
     return Response(call.hub.metrics.render(), media_type="text/plain; version=0.0.4")
 
 

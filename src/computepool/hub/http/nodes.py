@@ -113,13 +113,16 @@ async def _change(call: Call, change: wire.NodeChange) -> wire.Node:
 
 
 def _to_node(call: Call, found: NodeWithSlots) -> wire.Node:
+    return to_node(found, silence_seconds=call.hub.settings.lease_seconds)
+
+
+def to_node(found: NodeWithSlots, *, silence_seconds: float) -> wire.Node:
     node, now = found.node, clock.now()
-    silence = call.hub.settings.lease_seconds
     return wire.Node(
         id=node.id,
         name=node.name,
         state=node.state,
-        online=is_online(node.last_seen_at, now=now, silence_seconds_max=silence),
+        online=is_online(node.last_seen_at, now=now, silence_seconds_max=silence_seconds),
         synthetic=node.synthetic,
         isolation=node.isolation,
         hardware=msgspec.convert(node.hardware, wire.Hardware),

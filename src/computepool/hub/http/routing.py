@@ -125,6 +125,8 @@ class Route:
     parks: bool = False
     # For public routes: calls per minute and address.
     public_per_minute: int = 6_000
+    # Of the answer.
+    media_type: str = "application/json"
 
     name: str = field(init=False, default="")
     decode: Callable[[bytes], Any] = field(init=False, repr=False)
@@ -196,7 +198,7 @@ async def _name_caller(hub: Hub, route: Route, scope: Scope) -> AccountCaller | 
         client = scope.get("client")
         hub.rate_limits.spend((route.name, client[0] if client else "?"), per_minute=route.public_per_minute)
         return None
-    credential = _read_credential(scope)
+    credential = read_credential(scope)
     if route.access is Access.NODE:
         node = await hub.callers.get_node(credential)
         hub.rate_limits.spend(node.node_id, per_minute=NODE_CALLS_PER_MINUTE)
@@ -215,7 +217,7 @@ def find_header(scope: Scope, name: bytes) -> str | None:
     return None
 
 
-def _read_credential(scope: Scope) -> str:
+def read_credential(scope: Scope) -> str:
     kind, _, value = (find_header(scope, b"authorization") or "").partition(" ")
     if kind.lower() == "bearer" and value:
         return value.strip()

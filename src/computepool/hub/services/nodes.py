@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -214,6 +215,11 @@ async def list_nodes(pool: Pool, caller: AccountCaller, *, after: UUID, limit: i
 
 def may_see(caller: AccountCaller, node: Node) -> bool:
     return node.account_id == caller.account_id or Role.OPERATOR in caller.roles
+
+
+async def list_with_slots(conn: Connection, node_ids: Sequence[NodeId]) -> list[NodeWithSlots]:
+    """Whoever they belong to."""
+    return await _with_slots(conn, await node_store.find_nodes(conn, node_ids))
 
 
 async def _with_slots(conn: Connection, nodes: list[Node]) -> list[NodeWithSlots]:

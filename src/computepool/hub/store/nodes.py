@@ -116,6 +116,11 @@ async def find_node(conn: Connection, id: NodeId) -> Node | None:
     return _to_node(await _q.get_node(conn, id=id))
 
 
+async def find_nodes(conn: Connection, ids: Iterable[NodeId]) -> list[Node]:
+    rows = _q.find_nodes(conn, ids=sorted(ids))
+    return [node async for row in rows if (node := _to_node(row)) is not None]
+
+
 async def find_standing(conn: Connection, id: NodeId) -> Standing | None:
     row = await _q.find_standing(conn, id=id)
     return Standing(row["account_id"], NodeState(row["state"]), row["suspended_at"]) if row else None

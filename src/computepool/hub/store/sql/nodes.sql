@@ -25,6 +25,9 @@ SELECT :node_id, * FROM unnest(:names::text[], :kinds::slot_kind[], :tiers::text
 -- name: get_node^
 SELECT * FROM nodes WHERE id = :id;
 
+-- name: find_nodes
+SELECT * FROM nodes WHERE id = ANY(:ids::uuid[]) ORDER BY id;
+
 -- name: find_standing^
 SELECT n.account_id, n.state, a.suspended_at FROM nodes n JOIN accounts a ON a.id = n.account_id WHERE n.id = :id;
 
