@@ -29,6 +29,7 @@ from tests.support import (
     audit_rows,
     dispute_rows,
     ledger_rows,
+    live_rows,
     market_rows,
     network_rows,
     offer_rows,
@@ -251,6 +252,7 @@ IMPOSSIBLE = [
     *dispute_rows.IMPOSSIBLE,
     *offer_rows.IMPOSSIBLE,
     *network_rows.IMPOSSIBLE,
+    *live_rows.IMPOSSIBLE,
 ]
 POSSIBLE = [
     *ledger_rows.POSSIBLE,
@@ -260,6 +262,7 @@ POSSIBLE = [
     *dispute_rows.POSSIBLE,
     *offer_rows.POSSIBLE,
     *network_rows.POSSIBLE,
+    *live_rows.POSSIBLE,
 ]
 
 

@@ -73,6 +73,9 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     operator_link: Annotated[
         bool, _meta("Print a fresh sign-in link for the operator at every start, not only at the first.")
     ] = False
+    site_dir: Annotated[
+        str, _meta("Folder of a dashboard packed by scripts/pack_site.py. Empty: the one in the package, if any.")
+    ] = ""
     country: Annotated[
         str,
         _meta(

@@ -27,6 +27,7 @@ from computepool.hub.payments.port import Providers
 from computepool.hub.services.callers import Callers
 from computepool.hub.services.cash_terms import CashBook
 from computepool.hub.services.keyring import Keyring
+from computepool.hub.services.plugs import Plugs
 from computepool.hub.services.prices import PriceBook
 from computepool.hub.services.rate_limits import RateLimits
 from computepool.hub.services.submissions import Submission
@@ -73,6 +74,9 @@ class Hub:
     pace: Pace = field(default_factory=Pace)
     # The beat that nodes are told, stretched with the fleet.
     beat_seconds: float = 30.0
+    plugs: Plugs = field(default_factory=Plugs)
+    # Whether the dashboard is served from here.
+    has_site: bool = False
     # Set when the process is asked to end: no call is parked any more.
     closing: bool = False
 

@@ -38,6 +38,7 @@ from computepool.hub.http.jobs import to_job
 from computepool.hub.http.market import load_spots
 from computepool.hub.http.networks import to_line
 from computepool.hub.http.nodes import to_node
+from computepool.hub.http.site import load_site
 from computepool.hub.live.feed import Live, Shapes
 from computepool.hub.metrics import HubMetrics
 from computepool.hub.payments.providers import close_providers, open_providers
@@ -124,10 +125,12 @@ async def serve(config: HubSettings, *, parent: int | None = None, with_rpc: boo
     """`parent` can be read once the parent is gone; a hub process that has one shares the port with its siblings."""
     if parent is not None:
         _end_with_parent(parent)
+    site = load_site(config.site_dir)
     async with open_database(config) as dsn, open_hub(config, dsn) as hub:
+        hub.has_site = site is not None
         server = _Server(
             uvicorn.Config(
-                build_app(hub),
+                build_app(hub, site),
                 host=config.host,
                 port=config.port,
                 log_level="warning",
@@ -312,6 +315,7 @@ def _list_chores(hub: Hub, dsn: str) -> list[Any]:
         run_every(5.0, "market", lambda: market.run_once(hub), metrics),
         run_every(5.0, "keyring", lambda: hub.keyring.refresh(hub.pool), metrics),
         run_every(5.0, "used_keys", hub.callers.flush_used_keys, metrics),
+        *([run_every(1.0, "plugs", lambda: hub.plugs.refresh(hub.pool), metrics)] if config.demo else []),
         run_every(20.0, "leaderboard", lambda: count_days(hub.pool), metrics),
         run_every(20.0, "samples", lambda: sample_grid(hub.pool, silence_seconds=config.lease_seconds), metrics),
         run_every(60.0, "changes", lambda: _forget_changes(hub.pool), metrics),

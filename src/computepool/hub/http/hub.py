@@ -51,6 +51,8 @@ async def get_hub(call: Call) -> HubView:
         hub_keys=call.hub.keyring.public_keys(),
         rpc_address=settings.rpc_address,
         rpc_tls=bool(settings.rpc_tls_certificate_file),
+        site=call.hub.has_site,
+        country=settings.country or None,
     )
 
 

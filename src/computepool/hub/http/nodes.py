@@ -10,7 +10,7 @@ import msgspec
 from computepool import clock
 from computepool.core.market.hours import say_hours
 from computepool.core.market.offers import Offer
-from computepool.core.nodes.state import is_online
+from computepool.core.nodes.state import NodeState, is_online
 from computepool.hub.http.routing import Access, Call, Routes
 from computepool.hub.services import nodes as service
 from computepool.hub.services import offers
@@ -25,6 +25,10 @@ PAGE_MAX = 500
 class NodesQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 100
     cursor: UUID = UUID(int=0)
+    state: NodeState | None = None
+    online: bool | None = None
+    # A part of it.
+    name: str | None = None
 
 
 @routes.add("POST", "/v1/nodes", Access.OWNER, body=wire.EnrolNode, answer=wire.EnrolledNode, status=201)
@@ -57,8 +61,18 @@ async def renew_token(call: Call) -> wire.NodeToken:
 @routes.add("GET", "/v1/nodes", Access.ACCOUNT, query=NodesQuery, answer=wire.NodePage)
 async def list_nodes(call: Call) -> wire.NodePage:
     """The caller's nodes; an operator sees everyone's."""
-    limit = max(1, min(call.query.limit, PAGE_MAX))
-    found = await service.list_nodes(call.hub.pool, call.account, after=call.query.cursor, limit=limit)
+    query: NodesQuery = call.query
+    limit = max(1, min(query.limit, PAGE_MAX))
+    found = await service.list_nodes(
+        call.hub.pool,
+        call.account,
+        after=query.cursor,
+        limit=limit,
+        state=query.state,
+        name=query.name,
+        online=query.online,
+        silence_seconds=call.hub.settings.lease_seconds,
+    )
     cursor = str(found[-1].node.id) if len(found) == limit else None
     return wire.NodePage(nodes=[_to_node(call, node) for node in found], cursor=cursor)
 

@@ -201,6 +201,7 @@ async def _name_caller(hub: Hub, route: Route, scope: Scope) -> AccountCaller | 
     credential = read_credential(scope)
     if route.access is Access.NODE:
         node = await hub.callers.get_node(credential)
+        hub.plugs.check(node.node_id)
         hub.rate_limits.spend(node.node_id, per_minute=NODE_CALLS_PER_MINUTE)
         return node
     account = await hub.callers.get_account(credential)
@@ -224,11 +225,31 @@ def read_credential(scope: Scope) -> str:
     cookie = Request(scope).cookies.get(COOKIE)
     if cookie is None:
         raise Unauthenticated("Give a credential: Authorization: Bearer <API key or node token>.")
-    # A browser sends cookies by itself, so a page from elsewhere must not be able to use them.
-    origin = find_header(scope, b"origin")
+    check_origin(scope)
+    return cookie
+
+
+_HARMLESS = ("GET", "HEAD", "OPTIONS")
+_OWN_SITES = ("same-origin", "none")
+
+
+def check_origin(scope: Scope) -> None:
+    """A browser sends cookies by itself, so that a page from elsewhere must not be able to use them.
+
+    What changes something must say where it comes from: every browser does, by one of two headers, and no page can
+    forge either. A proxy in front passes on the `Host` that the browser has used.
+    """
+    origin, site = find_header(scope, b"origin"), find_header(scope, b"sec-fetch-site")
     if origin is not None and origin.split("://")[-1] != find_header(scope, b"host"):
         raise Forbidden("This request comes from another site.")
-    return cookie
+    if scope["method"] in _HARMLESS:
+        return
+    if site is not None and site not in _OWN_SITES:
+        raise Forbidden("This request comes from another site.")
+    if origin is None and site is None:
+        raise Forbidden(
+            "With a cookie, say where the call comes from (Origin). Programs use Authorization: Bearer <API key>."
+        )
 
 
 async def read_stream(receive: Receive, message: Message | None = None) -> AsyncIterator[bytes]:

@@ -100,13 +100,13 @@ async def start_tail(conn: Connection) -> Tail[FeedEvent]:
 
 async def look(conn: Connection, *, newest_id: int, gaps: Collection[int], limit: int) -> Seen[FeedEvent]:
     rows = [row async for row in _q.look(conn, newest_id=newest_id, gaps=list(gaps), limit_count=limit)]
-    found = [_to_event(row) for row in rows if row["id"] is not None]
+    found = [to_event(row) for row in rows if row["id"] is not None]
     has_more = sum(event.id > newest_id for event in found) >= limit
     return Seen(found, rows[0]["oldest"], rows[0]["following"], has_more)
 
 
 async def list_since(conn: Connection, *, watermark: int, limit: int) -> list[FeedEvent]:
-    return [_to_event(row) async for row in _q.list_since(conn, watermark=watermark, limit_count=limit)]
+    return [to_event(row) async for row in _q.list_since(conn, watermark=watermark, limit_count=limit)]
 
 
 async def list_nodes(
@@ -168,7 +168,7 @@ async def list_samples(conn: Connection, *, hours: float, every_minutes: int, li
     return [Sample(**row) async for row in rows]
 
 
-def _to_event(row: Any) -> FeedEvent:
+def to_event(row: Any) -> FeedEvent:
     return FeedEvent(
         row["id"], row["at"], row["kind"], row["account_id"], row["job_id"], row["node_id"], row["body"] or {}
     )
