@@ -13,7 +13,7 @@ import pytest
 from computepool.core.live.leaderboard import Measure, Period
 from computepool.sdk import Client
 from tests.support.hub_process import HubProcess
-from tests.support.people import sign_up
+from tests.support.people import sign_in_operator, sign_up
 from tests.support.protocol_node import ProtocolNode
 
 
@@ -26,7 +26,11 @@ def wait_for(found: Callable[[], Any], seconds: float = 90.0) -> Any:
     raise AssertionError("it did not come about")
 
 
-async def test_one_paid_job_is_seen_in_every_room(hub, submitter, owner, operator, dsn):
+async def test_one_paid_job_is_seen_in_every_room(start_hub):
+    # A busy test machine must not take the node for gone while we look.
+    hub = start_hub(lease_seconds=60)
+    submitter, owner = sign_up(hub.url, "submitter"), sign_up(hub.url, "owner")
+    operator = sign_in_operator(hub.url, hub.log_path.read_text())
     node = ProtocolNode([hub.url], owner, name="workhorse", cpu_slots=2, region="DE")
     await node.enrol()
 
@@ -68,7 +72,7 @@ async def test_one_paid_job_is_seen_in_every_room(hub, submitter, owner, operato
     assert [hold["job_id"] for hold in holds] == [job_id]
     assert ask("/v1/credits/holds", owner)["holds"] == []
 
-    depth = ask("/v1/market/depth?tier=cpu&region=eu")
+    depth = await asyncio.to_thread(ask, "/v1/market/depth?tier=cpu&region=eu")
     assert depth["asks"] == [{"count": 2, "price_microcredits_per_hour": 0}]
     assert ask("/v1/market/depth?tier=cpu")["asks"] == []
     assert [each["id"] for each in ask("/v1/nodes?online=true&name=WORK", owner)["nodes"]] == [node.node_id]
@@ -119,32 +123,6 @@ async def see_titles_and_leaders(hub, submitter, owner) -> None:
         assert lender.live.leaderboard().rows == []
 
 
-async def test_work_for_oneself_wins_no_place_and_a_sum_counts_what_others_paid(shared_hub):
-    """Control: the same job for somebody else does."""
-    own, other = sign_up(shared_hub.url, "own"), sign_up(shared_hub.url, "other")
-    node = ProtocolNode([shared_hub.url], own, cpu_slots=1, region="NZ")
-    await node.enrol()
-    need = {"command": ["true"], "requirements": {"regions": ["NZ"]}}
-    with Client(shared_hub.url, own.key) as client:
-        name = client.live.profile().pseudonym
-
-        def find_value() -> int:
-            rows = client.live.leaderboard(period=Period.DAY, limit=200).rows
-            return next((row.value for row in rows if row.pseudonym == name), 0)
-
-        for person, is_listed in ((own, False), (other, True)):
-            httpx.post(f"{shared_hub.url}/v1/jobs", json=need, headers=person.headers)
-            held = await node.claim_one()
-            await asyncio.sleep(1.1)
-            assert (await node.complete(held)).status_code == 200
-            counted = client.live.leaderboard(period=Period.DAY).counted_at
-            await asyncio.to_thread(
-                wait_for, lambda before=counted: client.live.leaderboard(period=Period.DAY).counted_at != before, 180
-            )
-            assert bool(find_value()) is is_listed
-    await node.close()
-
-
 async def test_work_moves_away_from_a_machine_whose_plug_is_pulled(start_hub):
     hub: HubProcess = start_hub()
     owner = sign_up(hub.url, "owner")
@@ -155,14 +133,15 @@ async def test_work_moves_away_from_a_machine_whose_plug_is_pulled(start_hub):
     with Client(hub.url, owner.key) as client:
         job_id = httpx.post(f"{hub.url}/v1/jobs", json={"command": ["true"]}, headers=owner.headers).json()["id"]
         await played.claim_one()
-        by_id = {node.synthetic: node.id for node in client.live.mesh().nodes}
-        client.live.unplug(by_id[True], seconds=30)
+        played_id = wait_for(lambda: [node.id for node in client.live.mesh().nodes if node.synthetic])[0]
+        client.live.unplug(played_id, seconds=30)
         assert (await played.heartbeat()).status_code == 503
         # It runs elsewhere once the lease is over.
         held = await real.claim_one(tries=60)
         await real.complete(held)
+        real_id = wait_for(lambda: [node.id for node in client.live.mesh().nodes if not node.synthetic])[0]
         assert client.get_job(job_id=job_id).job.counts.succeeded == 1
-        refused = httpx.post(f"{hub.url}/v1/demo/nodes/{by_id[False]}/unplug", json={}, headers=owner.headers)
+        refused = httpx.post(f"{hub.url}/v1/demo/nodes/{real_id}/unplug", json={}, headers=owner.headers)
         assert refused.status_code == 403
         unknown = httpx.post(f"{hub.url}/v1/demo/nodes/{'0' * 16}/unplug", json={}, headers=owner.headers)
         assert unknown.status_code == 404

@@ -97,7 +97,8 @@ async def find_depth(pool: Pool, card: RateCard, *, tier: str, region: str, sile
     if region not in card.regions:
         raise InvalidRequest(f"The rate card has no region {region!r}; it has {', '.join(sorted(card.regions))}.")
     is_default = region == DEFAULT_REGION
-    countries = set(card.region_by_country) if is_default else set(card.regions[region].countries)
+    # What is not listed belongs to the default.
+    countries = {country for country, its in card.region_by_country.items() if is_default or its == region}
     async with pool.acquire() as conn:
         return Depth(
             asks=await store.list_asks(
