@@ -41,7 +41,7 @@ def make_node(id: str, *, busy: bool = False, online: bool = True, synthetic: bo
         id=id,
         tier="cpu",
         kind=SlotKind.CPU,
-        speed_tflops=None,
+        speed_tflops=0.1,
         country=None,
         point=None,
         online=online,

@@ -185,6 +185,7 @@ def make_node(id: NodeId = NODE, **changes: Any) -> SeenNode:
         "tier": "rtx-4090",
         "kind": SlotKind.GPU,
         "speed_tflops": 80.0,
+        "cores": 8,
         "slot_count": 2,
         **changes,
     }

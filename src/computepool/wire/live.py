@@ -28,7 +28,8 @@ class MeshNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # Of its best slot.
     tier: str
     kind: SlotKind
-    speed_tflops: float | None
+    # As far as the hub believes it.
+    speed_tflops: float
     country: str | None
     point: Point | None
     online: bool

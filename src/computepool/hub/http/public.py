@@ -7,7 +7,7 @@ import msgspec
 from computepool.core.live.leaderboard import Measure, Period
 from computepool.core.live.pseudonyms import to_pseudonym
 from computepool.core.market.offers import DEFAULT_KIND
-from computepool.hub.http.routing import Access, Call, Routes
+from computepool.hub.http.routing import Access, Call, Reply, Routes
 from computepool.hub.services import leaderboard, mesh
 from computepool.wire import leaderboard as leaderboard_wire
 from computepool.wire import live as wire
@@ -29,14 +29,14 @@ class LeaderboardQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @routes.add("GET", "/v1/public/mesh", Access.PUBLIC, answer=wire.Mesh, public_per_minute=600)
-async def get_mesh(call: Call) -> wire.Mesh:
+async def get_mesh(call: Call) -> Reply:
     """The nodes, what runs on them, and the networks that train, without names."""
-    found = await call.hub.live.get_mesh()
     country = call.hub.settings.country
-    if not country:
-        return found
-    point = mesh.find_hub_point(call.hub.pseudonym_key, call.hub.keyring.hub_id, country)
-    return msgspec.structs.replace(found, hub=wire.HubPoint(country=country, point=point))
+    hub_point = None
+    if country:
+        point = mesh.find_hub_point(call.hub.pseudonym_key, call.hub.keyring.hub_id, country)
+        hub_point = wire.HubPoint(country=country, point=point)
+    return Reply(await call.hub.live.get_mesh_json(hub_point))
 
 
 @routes.add(

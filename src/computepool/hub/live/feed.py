@@ -12,6 +12,8 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from computepool import clock
 from computepool.core.accounts.roles import Role
 from computepool.core.errors import AccountSuspended, Unauthenticated
@@ -49,7 +51,7 @@ ROWS_PER_FRAME_MAX = 200
 RUN_LINES_MAX = 500
 RESUME_ROWS_MAX = 10_000
 COUNTED_MAX = 100_000
-MESH_MEMORY_SECONDS = 1.0
+MESH_MEMORY_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class Live:
         self._mesh = MeshState(pseudonym_key)
         self._mesh_seconds = float("-inf")
         self._mesh_version = 0
+        self._mesh_json = (float("-inf"), b"")
         self._mesh_lock = asyncio.Lock()
         self._swept_seconds = float("-inf")
         self._counted_seconds = float("-inf")
@@ -382,6 +385,15 @@ class Live:
         )
 
     # The mesh at one moment
+
+    async def get_mesh_json(self, hub_point: wire.HubPoint | None) -> bytes:
+        """Encoded once for all who ask within a moment."""
+        made_seconds, encoded = self._mesh_json
+        if clock.seconds() - made_seconds > MESH_MEMORY_SECONDS:
+            mesh = msgspec.structs.replace(await self.get_mesh(), hub=hub_point)
+            encoded = msgspec.json.encode(mesh)
+            self._mesh_json = (clock.seconds(), encoded)
+        return encoded
 
     async def get_mesh(self) -> wire.Mesh:
         async with self._mesh_lock:

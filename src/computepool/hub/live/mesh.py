@@ -10,6 +10,7 @@ from uuid import UUID
 from computepool.core.ids import AccountId, AttemptId, JobId, NodeId
 from computepool.core.live.pseudonyms import to_point, to_pseudonym
 from computepool.core.nodes.state import NodeState
+from computepool.core.placement.scorers import believe_tflops
 from computepool.hub.store.live import LiveAttempt, OpenCounts, SeenEdge, SeenNode
 from computepool.wire import live as wire
 
@@ -41,6 +42,8 @@ class MeshState:
         self._edges: list[SeenEdge] = []
         self._open = OpenCounts(0, 0, 0, 0)
         self._pending = _Pending()
+        # Nodes as they are shown, until they change: making ten thousand anew would hold up calls.
+        self._shown: dict[NodeId, wire.MeshNode] = {}
 
     def put_nodes(self, nodes: Iterable[SeenNode], *, asked: Collection[NodeId] | None) -> None:
         """Of those that were asked for (None: of all), those that there are."""
@@ -48,10 +51,11 @@ class MeshState:
         for id, node in found.items():
             if self.nodes.get(id) != node:
                 self.nodes[id] = node
-                self._pending.nodes.add(id)
+                self._change_node(id)
                 self._pending.gone.discard(id)
         for id in [id for id in (self.nodes if asked is None else asked) if id not in found]:
             if self.nodes.pop(id, None) is not None:
+                self._shown.pop(id, None)
                 self._pending.gone.add(id)
                 self._pending.nodes.discard(id)
 
@@ -90,7 +94,11 @@ class MeshState:
         if self._busy[node_id] <= 0:
             del self._busy[node_id]
         if node_id in self.nodes:
-            self._pending.nodes.add(node_id)
+            self._change_node(node_id)
+
+    def _change_node(self, id: NodeId) -> None:
+        self._pending.nodes.add(id)
+        self._shown.pop(id, None)
 
     def take_changes(self) -> tuple[wire.MeshDelta | None, dict[AccountId, list[NodeId]]]:
         """What is new since the last call; and whose nodes have changed, by owner."""
@@ -99,7 +107,7 @@ class MeshState:
         for id in pending.nodes:
             owners.setdefault(self.nodes[id].account_id, []).append(id)
         delta = wire.MeshDelta(
-            nodes=[self._to_node(self.nodes[id]) for id in sorted(pending.nodes)],
+            nodes=[self._show(id) for id in sorted(pending.nodes)],
             gone=[self._name("node", id) for id in sorted(pending.gone)],
             arcs=[self._to_arc(arc) for arc in pending.arcs.values()],
             ended=[self._name("attempt", id) for id in pending.ended],
@@ -128,7 +136,7 @@ class MeshState:
         )
 
     def list_nodes(self) -> list[wire.MeshNode]:
-        return [self._to_node(node) for node in self.nodes.values()]
+        return [self._show(id) for id in self.nodes]
 
     def list_arcs(self) -> list[wire.MeshArc]:
         return [self._to_arc(arc) for attempts in self._live.values() for arc in attempts.values()]
@@ -140,13 +148,19 @@ class MeshState:
     def find_node(self, pseudonym: str) -> SeenNode | None:
         return next((node for id, node in self.nodes.items() if self._name("node", id) == pseudonym), None)
 
+    def _show(self, id: NodeId) -> wire.MeshNode:
+        shown = self._shown.get(id)
+        if shown is None:
+            shown = self._shown[id] = self._to_node(self.nodes[id])
+        return shown
+
     def _to_node(self, node: SeenNode) -> wire.MeshNode:
         busy = min(node.slot_count, self._busy[node.id])
         return wire.MeshNode(
             id=self._name("node", node.id),
             tier=node.tier,
             kind=node.kind,
-            speed_tflops=node.speed_tflops,
+            speed_tflops=round(believe_tflops(node.tier, node.cores, node.speed_tflops), 2),
             country=node.region,
             point=to_point(self._key, node.id, node.region),
             online=node.online and node.state is not NodeState.REMOVED,

@@ -42,7 +42,10 @@ class SeenNode:
     online: bool
     tier: str
     kind: SlotKind
+    # As the node declares; None: it has not measured.
     speed_tflops: float | None
+    # Of all slots together.
+    cores: int
     slot_count: int
 
 

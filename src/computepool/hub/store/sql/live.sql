@@ -34,12 +34,12 @@ SELECT * FROM (
 SELECT n.id, n.account_id, n.state, n.region, n.synthetic, n.created_at,
        coalesce(n.last_seen_at > clock_timestamp() - :silence_seconds::double precision * interval '1 second', false)
            AS online,
-       s.tier, s.kind, s.speed_tflops, s.slot_count
+       s.tier, s.kind, s.speed_tflops, s.cores, s.slot_count
   FROM nodes n
   JOIN LATERAL (
        SELECT (array_agg(tier ORDER BY kind, speed_tflops DESC NULLS LAST, vram_bytes DESC))[1] AS tier,
               (array_agg(kind ORDER BY kind))[1] AS kind,
-              max(speed_tflops) AS speed_tflops, count(*)::integer AS slot_count
+              max(speed_tflops) AS speed_tflops, sum(cores)::integer AS cores, count(*)::integer AS slot_count
          FROM slots WHERE node_id = n.id) AS s ON s.slot_count > 0
  WHERE n.state <> 'removed'
    AND CASE WHEN :node_ids::uuid[] IS NULL
