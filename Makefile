@@ -85,7 +85,7 @@ test/acceptance: setup ## Stories told with real processes
 test/pgbouncer: setup ## Every test that uses a database, through PgBouncer in transaction mode
 	@TEST_POOLER=pgbouncer $(BIN)/pytest tests/migration tests/integration tests/acceptance $(ARGS)
 
-BENCHMARKS := lifecycle latency match depth fleet hubs ledger networks
+BENCHMARKS := lifecycle latency match depth fleet hubs ledger networks sse
 .PHONY: $(BENCHMARKS:%=bench/%) bench/all bench/page
 bench/match: setup ## Choosing the best of 500 to 100,000 slots, against a plain loop
 	@$(BIN)/python -m benchmarks.match $(ARGS)
@@ -103,6 +103,8 @@ bench/ledger: setup ## Lifecycles with money on and off
 	@$(BIN)/python -m benchmarks.ledger $(ARGS)
 bench/networks: setup ## Networks over processes: equal bits through kills, speed of a cut, recovery
 	@$(BIN)/python -m benchmarks.networks $(ARGS)
+bench/sse: setup ## Live views: dispatch with 1,000 viewers against none, and how soon a change is on a page
+	@$(BIN)/python -m benchmarks.sse $(ARGS)
 bench/all: setup ## All of them one after the other (40 minutes), then the page docs/reference/performance.md
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --out benchmarks/results/$$name.json $(ARGS); done
 	@$(BIN)/python -m benchmarks.page

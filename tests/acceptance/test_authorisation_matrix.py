@@ -18,7 +18,9 @@ import httpx
 import pytest
 
 from computepool import entropy
+from computepool.core.networks.spec_json import to_json
 from computepool.hub.http.app import all_routes
+from tests.support.networks import make_mlp
 from tests.support.people import sign_in_operator, sign_up
 from tests.support.protocol_node import ProtocolNode
 
@@ -90,6 +92,31 @@ MATRIX: dict[str, Row] = {
         OWNER, "node", operator_sees_all=True, body={"floor_microcredits_per_hour": 1}
     ),
     "GET /v1/placement/experiment": Row(OPERATOR),
+    "GET /v1/live": Row(ACCOUNT, query="?seconds=0"),
+    "GET /v1/public/live": Row(PUBLIC, query="?seconds=0"),
+    "GET /v1/public/mesh": Row(PUBLIC),
+    "GET /v1/public/jobs": Row(PUBLIC),
+    "GET /v1/leaderboard": Row(PUBLIC),
+    "GET /v1/market/depth": Row(PUBLIC, query="?tier=cpu"),
+    "GET /v1/accounts/me/profile": Row(ACCOUNT),
+    "PATCH /v1/accounts/me/profile": Row(ACCOUNT, body={"shows_titles": False}),
+    "GET /v1/jobs/{job_id}/spec": Row(ACCOUNT, "job", operator_sees_all=True),
+    "GET /v1/jobs/{job_id}/strip": Row(ACCOUNT, "job", operator_sees_all=True),
+    "GET /v1/jobs/{job_id}/attempts": Row(ACCOUNT, "job", operator_sees_all=True),
+    "GET /v1/nodes/{node_id}/attempts": Row(ACCOUNT, "node", operator_sees_all=True),
+    "GET /v1/nodes/{node_id}/earnings": Row(ACCOUNT, "node", operator_sees_all=True),
+    "GET /v1/credits/holds": Row(ACCOUNT),
+    "GET /v1/networks": Row(ACCOUNT),
+    "GET /v1/networks/{network_id}": Row(ACCOUNT, "network", operator_sees_all=True),
+    "GET /v1/runs": Row(ACCOUNT),
+    "GET /v1/runs/{run_id}": Row(ACCOUNT, "run", operator_sees_all=True),
+    "GET /v1/runs/{run_id}/feed": Row(ACCOUNT, "run", operator_sees_all=True),
+    "GET /v1/runs/{run_id}/checkpoints": Row(ACCOUNT, "run", operator_sees_all=True),
+    "POST /v1/runs/{run_id}/stop": Row(SUBMITTER, "run", operator_sees_all=True),
+    "GET /v1/operator/overview": Row(OPERATOR),
+    "GET /v1/operator/history": Row(OPERATOR),
+    "GET /v1/operator/events": Row(OPERATOR),
+    "POST /v1/demo/nodes/{name}/unplug": Row(ACCOUNT, body={"seconds": 0}),
     "GET /v1/market/rate-card": Row(PUBLIC),
     "GET /v1/market/spot": Row(PUBLIC),
     "GET /v1/market/history": Row(PUBLIC, query="?tier=cpu"),
@@ -187,6 +214,12 @@ WITH paid AS (
       FROM attempts WHERE id = $3 RETURNING id)
 INSERT INTO disputes (id, attempt_id, submitter_id, owner_id, origin, reason, opened_by)
 SELECT $4, id, $5, $6, 'submitter', 'a test', $5 FROM paid"""
+INSERT_RUN = """
+WITH made AS (
+    INSERT INTO networks (id, account_id, name, spec, digest, vnode_count, parameter_count)
+    VALUES ($1, $3, 'net', $4, sha256('x'), 1, 1) RETURNING id)
+INSERT INTO runs (id, network_id, account_id, job_id, steps, options, data, expires_at)
+SELECT $2, id, $3, $2, 1, '{}', '[]', now() + interval '1 hour' FROM made"""
 INSERT_FREEZE = "INSERT INTO account_freezes (id, account_id, why) VALUES ($1, $2, 'a test')"
 
 
@@ -304,6 +337,10 @@ class World:
                 UUID(self.bob.account_id),
             )
             return path.format(dispute_id=dispute_id)
+        if resource in ("network", "run"):
+            network_id, run_id = entropy.new_id(), entropy.new_id()
+            await self.execute(INSERT_RUN, network_id, run_id, UUID(self.alice.account_id), to_json(make_mlp()))
+            return path.format(network_id=network_id, run_id=run_id)
         if resource == "frozen":
             target = sign_up(self.hub_url, "frozen")
             await self.execute(INSERT_FREEZE, entropy.new_id(), target.account_id)

@@ -30,6 +30,7 @@ from tests.support import (
     challenge_rows,
     dispute_rows,
     ledger_rows,
+    live_rows,
     market_rows,
     network_rows,
     offer_rows,
@@ -254,6 +255,7 @@ IMPOSSIBLE = [
     *offer_rows.IMPOSSIBLE,
     *challenge_rows.IMPOSSIBLE,
     *network_rows.IMPOSSIBLE,
+    *live_rows.IMPOSSIBLE,
 ]
 POSSIBLE = [
     *ledger_rows.POSSIBLE,
@@ -264,6 +266,7 @@ POSSIBLE = [
     *offer_rows.POSSIBLE,
     *challenge_rows.POSSIBLE,
     *network_rows.POSSIBLE,
+    *live_rows.POSSIBLE,
 ]
 
 

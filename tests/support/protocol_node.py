@@ -69,7 +69,7 @@ class ProtocolNode:
     def pick_url(self) -> str:
         return self.random.choice(self.hub_urls)
 
-    async def enrol(self) -> None:
+    async def enrol(self, **changes: Any) -> None:
         body = {
             "name": self.name,
             "public_key": base64url(self.private.public_key().public_bytes_raw()),
@@ -83,6 +83,7 @@ class ProtocolNode:
             "isolation": "sandboxed",
             "region": self.region,
             "hosting": self.hosting,
+            **changes,
         }
         answer = await self.client.post(f"{self.pick_url()}/v1/nodes", json=body, headers=self.owner.headers)
         assert answer.status_code == 201, answer.text

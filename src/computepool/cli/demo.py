@@ -35,8 +35,9 @@ _CURVE_COLUMNS = 40
     help="The hub's port. [else PORT, else 8000, or the next free one]",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address the hub listens on.")
+@click.option("--chaos", is_flag=True, help="Pull the plugs of busy machines all the while, and lose nothing.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="Keeps the demo's database, logs and results.")
-def command(once: bool, port: int | None, host: str, folder: Path | None) -> int:
+def command(once: bool, port: int | None, host: str, chaos: bool, folder: Path | None) -> int:
     """Start a hub and five synthetic nodes on this machine, run example jobs, and show what they made.
 
     Needs no GPU and no database. Ctrl-C ends everything.
@@ -56,7 +57,7 @@ def command(once: bool, port: int | None, host: str, folder: Path | None) -> int
             with run_grid(chosen, host=host, port=port, say=say) as grid:
                 faults = _show_examples(grid, chosen, console)
                 if not once:
-                    _stay(grid, chosen)
+                    _stay(grid, chosen, chaos=chaos)
         except DemoFailed as failure:
             faults = [str(failure)]
         except KeyboardInterrupt:
@@ -188,7 +189,8 @@ def sweep_table(settings: Sequence[Setting]) -> Table:
     return table
 
 
-def _stay(grid: Grid, folder: Path) -> None:
+def _stay(grid: Grid, folder: Path, *, chaos: bool) -> None:
+    from computepool.cli.demo_chaos import Chaos
     from computepool.cli.demo_grid import DemoFailed
     from computepool.cli.fleet import report_ended
 
@@ -201,7 +203,10 @@ def _stay(grid: Grid, folder: Path) -> None:
         f"Logs and results are in {folder}. Ctrl-C ends everything."
     )
     told: set[str] = set()
+    storm = Chaos(grid, click.echo) if chaos else None
     while True:
+        if storm is not None:
+            storm.look()
         if grid.hub.exit_code is not None:
             report_ended([grid.hub])
             raise DemoFailed("the hub ended by itself")

@@ -110,6 +110,10 @@ def hub_env(env: Mapping[str, str], *, folder: Path, host: str, port: int) -> di
         "COMPUTEPOOL_HUB_HOST": host,
         "COMPUTEPOOL_HUB_DEMO": "true",
         "COMPUTEPOOL_HUB_OPERATOR_LINK": "true",
+        # Short, so that whoever pulls a plug sees the work move while they look.
+        "COMPUTEPOOL_HUB_BEAT_SECONDS": "3",
+        "COMPUTEPOOL_HUB_LEASE_SECONDS": "12",
+        "COMPUTEPOOL_HUB_REAP_GRACE_SECONDS": "2",
         "COMPUTEPOOL_HUB_DATA_DIR": str(folder / "hub"),
         "PYTHONUNBUFFERED": "1",
     }

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from computepool.cli.processes import Child, Children
     from computepool.sdk import Client
 
+# Where these machines are played: countries that cost the same.
+COUNTRIES = {"rtx-4090": "US", "rtx-3090": "GB", "rtx-4070": "JP", "rtx-3060": "BR", "cpu-only": "ZA"}
 PROFILES = ("rtx-4090", "rtx-3090", "rtx-4070", "rtx-3060", "cpu-only")
 
 _LOOK_SECONDS = 0.5
@@ -103,6 +105,7 @@ def agent_env(env: Mapping[str, str], member: Member, *, hub_url: str, state_dir
         "COMPUTEPOOL_NODE_OWNER_KEY": member.owner_key,
         "COMPUTEPOOL_NODE_NAME": member.name,
         "COMPUTEPOOL_NODE_PROFILE": member.profile,
+        **({"COMPUTEPOOL_NODE_REGION": country} if (country := COUNTRIES.get(member.profile)) else {}),
         "COMPUTEPOOL_NODE_STATE_DIR": str(state_dir),
         "COMPUTEPOOL_NODE_DRAIN_SECONDS": str(DRAIN_SECONDS),
         "PYTHONUNBUFFERED": "1",

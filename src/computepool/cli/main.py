@@ -20,6 +20,7 @@ _COMMANDS = {
     "run": ("computepool.cli.run", "Run a script or a command on the grid and fetch what it makes."),
     "quote": ("computepool.cli.quote", "What a job would cost, hold and wait, before you submit it."),
     "market": ("computepool.cli.market", "What an hour costs now and did before, and what was really paid."),
+    "leaderboard": ("computepool.cli.leaderboard", "Who lends the most to others."),
     "jobs": ("computepool.cli.jobs", "List your jobs, or show one with its slices and attempts."),
     "logs": ("computepool.cli.logs", "Print what a job wrote; follow it while it runs."),
     "why": (
@@ -37,6 +38,7 @@ _COMMANDS = {
         "What you have and earn; pay in, cash out. For operators: approve, confirm.",
     ),
     "statement": ("computepool.cli.statement", "What moved for you, what a job came to, what a node earned; as CSV."),
+    "profile": ("computepool.cli.profile", "What strangers see of you: pseudonym, leaderboard, names of jobs."),
     "sign-in": ("computepool.cli.sign_in", "Remember a hub and a key on this machine."),
     "sign-up": ("computepool.cli.sign_up", "Make an account at a hub."),
     "hub": ("computepool.cli.hub", "Run a hub."),

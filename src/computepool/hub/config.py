@@ -73,6 +73,15 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     operator_link: Annotated[
         bool, _meta("Print a fresh sign-in link for the operator at every start, not only at the first.")
     ] = False
+    site_dir: Annotated[
+        str, _meta("Folder of a dashboard packed by scripts/pack_site.py. Empty: the one in the package, if any.")
+    ] = ""
+    country: Annotated[
+        str,
+        _meta(
+            "Where the hub stands on the map, as an ISO-2 code such as IN. Empty: nowhere.", pattern="^([A-Z]{2})?$"
+        ),
+    ] = ""
     beat_seconds: Annotated[float, _meta("How often a node must be heard.", above=0)] = 30.0
     lease_seconds: Annotated[float, _meta("How long a silent node keeps its leases.", above=0)] = 60.0
     reap_grace_seconds: Annotated[float, _meta("How long after a lease's end its slice is given away.", above=0)] = (

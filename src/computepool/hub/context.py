@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
+from computepool.core.ids import AccountId
 from computepool.core.placement.weights import WeightBook
 from computepool.hub.blobs.local import LocalBlobs
 from computepool.hub.config import HubSettings
@@ -20,12 +21,14 @@ from computepool.hub.dispatch.pace import Pace
 from computepool.hub.dispatch.parked import ParkedCalls
 from computepool.hub.dispatch.registry import Registry
 from computepool.hub.dispatch.rounds import Ending, Rounds
+from computepool.hub.live.feed import Live
 from computepool.hub.metrics import HubMetrics
 from computepool.hub.payments.port import Providers
 from computepool.hub.services.callers import Callers
 from computepool.hub.services.cash_terms import CashBook
 from computepool.hub.services.challenges import Examiner
 from computepool.hub.services.keyring import Keyring
+from computepool.hub.services.plugs import Plugs
 from computepool.hub.services.prices import PriceBook
 from computepool.hub.services.rate_limits import RateLimits
 from computepool.hub.services.submissions import Submission
@@ -65,11 +68,17 @@ class Hub:
     submits: Lane[Submission, Job]
     large_submits: Lane[Submission, Job]
     completions: Lane[Ending, CompleteOutcome]
+    live: Live
+    # What pseudonyms are made with.
+    pseudonym_key: bytes
     rate_limits: RateLimits = field(default_factory=RateLimits)
     pace: Pace = field(default_factory=Pace)
     examiner: Examiner = field(default_factory=Examiner)
     # The beat that nodes are told, stretched with the fleet.
     beat_seconds: float = 30.0
+    plugs: Plugs = field(default_factory=Plugs)
+    # Whether the dashboard is served from here.
+    has_site: bool = False
     # Set when the process is asked to end: no call is parked any more.
     closing: bool = False
 
@@ -87,6 +96,7 @@ class Hub:
         if changes is None:
             self.callers.forget_all()
             self.registry.forget_all_soon()
+            self.live.check_soon(None)
         for change in changes or ():
             if change.subject_id is None:
                 continue
@@ -94,8 +104,10 @@ class Hub:
                 self.callers.forget_node(change.subject_id)
             elif change.kind is ChangeKind.ACCOUNT:
                 self.callers.forget_account(change.subject_id)
+                self.live.check_soon(AccountId(change.subject_id))
         self.callers.note_heard()
 
     def close_calls(self) -> None:
         self.closing = True
         self.parked.dismiss_all()
+        self.live.close()

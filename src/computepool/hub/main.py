@@ -34,6 +34,12 @@ from computepool.hub.dispatch.parked import ParkedCalls
 from computepool.hub.dispatch.registry import Registry
 from computepool.hub.dispatch.rounds import Rounds
 from computepool.hub.http.app import build_app
+from computepool.hub.http.jobs import to_job
+from computepool.hub.http.market import load_spots
+from computepool.hub.http.networks import to_line
+from computepool.hub.http.nodes import to_node
+from computepool.hub.http.site import load_site
+from computepool.hub.live.feed import Live, Shapes
 from computepool.hub.metrics import HubMetrics
 from computepool.hub.payments.providers import close_providers, open_providers
 from computepool.hub.processes import HubProcesses, listen_shared, port_held
@@ -44,12 +50,15 @@ from computepool.hub.services.callers import Callers
 from computepool.hub.services.cash_terms import CashBook
 from computepool.hub.services.jobs import expire_jobs
 from computepool.hub.services.keyring import Keyring, ensure_keys
+from computepool.hub.services.leaderboard import count_days
 from computepool.hub.services.leases import Leases
 from computepool.hub.services.market import keep_rate_card
+from computepool.hub.services.mesh import sample_grid
 from computepool.hub.services.prices import PriceBook, read_rate_card
 from computepool.hub.services.submissions import Submissions
 from computepool.hub.services.weights import load_weights
 from computepool.hub.store import hub as hub_store
+from computepool.hub.store import live as live_store
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store.connect import Pool, create_pool
 from computepool.hub.store.embedded import EmbeddedPostgres
@@ -116,10 +125,12 @@ async def serve(config: HubSettings, *, parent: int | None = None, with_rpc: boo
     """`parent` can be read once the parent is gone; a hub process that has one shares the port with its siblings."""
     if parent is not None:
         _end_with_parent(parent)
+    site = load_site(config.site_dir)
     async with open_database(config) as dsn, open_hub(config, dsn) as hub:
+        hub.has_site = site is not None
         server = _Server(
             uvicorn.Config(
-                build_app(hub),
+                build_app(hub, site),
                 host=config.host,
                 port=config.port,
                 log_level="warning",
@@ -202,6 +213,7 @@ async def _compose(config: HubSettings, pool: Pool) -> Hub:
     blob_store_id = blobs.open_store()
     async with pool.acquire() as conn:
         facts = await hub_store.get_or_insert_facts(conn, hub_id=entropy.new_id(), blob_store_id=blob_store_id)
+        pseudonym_key = await live_store.get_pseudonym_key(conn)
     if facts.blob_store_id != blob_store_id:
         raise StoreError(
             f"The files in {data_root(config) / 'blobs'} belong to another database. Set COMPUTEPOOL_HUB_DATA_DIR to "
@@ -233,12 +245,21 @@ async def _compose(config: HubSettings, pool: Pool) -> Hub:
         elsewhere,
         on_end=lambda ended: hub.on_end(ended),
     )
+    callers = Callers(pool, keyring)
+    shapes = Shapes(
+        job=to_job,
+        node=lambda found: to_node(found, silence_seconds=config.lease_seconds),
+        line=to_line,
+        spots=lambda: load_spots(pool, card),
+    )
     hub = Hub(
         settings=config,
         pool=pool,
         keyring=keyring,
         blobs=blobs,
-        callers=Callers(pool, keyring),
+        callers=callers,
+        live=Live(pool, callers, shapes, pseudonym_key=pseudonym_key, silence_seconds=config.lease_seconds),
+        pseudonym_key=pseudonym_key,
         parked=parked,
         rounds=rounds,
         weights=book,
@@ -279,6 +300,7 @@ def _list_chores(hub: Hub, dsn: str) -> list[Any]:
         hub.beats.run(),
         hub.share.run(),
         hub.evidence.run(),
+        hub.live.run(),
         run_listener(dsn, hub.rounds.hear),
         run_every(min(1.0, config.lease_seconds / 4), "lease_reaper", lambda: lease_reaper.run_once(hub), metrics),
         run_every(1.0, "expiry", lambda: expire_jobs(hub.pool, limit=EXPIRY_BATCH, on_end=hub.on_end), metrics),
@@ -293,6 +315,9 @@ def _list_chores(hub: Hub, dsn: str) -> list[Any]:
         run_every(5.0, "market", lambda: market.run_once(hub), metrics),
         run_every(5.0, "keyring", lambda: hub.keyring.refresh(hub.pool), metrics),
         run_every(5.0, "used_keys", hub.callers.flush_used_keys, metrics),
+        *([run_every(1.0, "plugs", lambda: hub.plugs.refresh(hub.pool), metrics)] if config.demo else []),
+        run_every(20.0, "leaderboard", lambda: count_days(hub.pool), metrics),
+        run_every(20.0, "samples", lambda: sample_grid(hub.pool, silence_seconds=config.lease_seconds), metrics),
         run_every(60.0, "changes", lambda: _forget_changes(hub.pool), metrics),
         run_every(10.0, "fleet", lambda: _measure_fleet(hub), metrics),
     ]

@@ -19,6 +19,10 @@ class HubMetrics:
         self.count_call = self._calls.count
         self.parked_calls = Gauge("computepool_parked_calls", "Nodes waiting at this hub.", registry=self.registry)
         self.nodes_online = Gauge("computepool_nodes_online", "Nodes heard lately.", registry=self.registry)
+        self.viewers = Gauge("computepool_viewers", "Live streams open at this hub.", registry=self.registry)
+        self.viewers_cut = Counter(
+            "computepool_viewers_cut", "Live streams ended because they did not keep up.", registry=self.registry
+        )
         self.leases_reaped = Counter("computepool_leases_reaped", "Attempts lost to silence.", registry=self.registry)
         self.sweeps_failed = Counter(
             "computepool_sweeps_failed", "Sweeper runs that failed.", ["sweeper"], registry=self.registry

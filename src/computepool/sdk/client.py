@@ -53,6 +53,7 @@ from computepool.wire.why import NodeWhy
 if TYPE_CHECKING:
     from computepool.sdk.books import BooksClient
     from computepool.sdk.disputes import DisputesClient
+    from computepool.sdk.live import LiveClient
     from computepool.sdk.market import MarketClient
 
 _PAGE_LENGTH = 100
@@ -115,6 +116,13 @@ class Client:
         from computepool.sdk.market import MarketClient
 
         return MarketClient(self._transport)
+
+    @property
+    def live(self) -> LiveClient:
+        """The grid as everybody sees it, the leaderboard, and what strangers see of oneself."""
+        from computepool.sdk.live import LiveClient
+
+        return LiveClient(self._transport)
 
     @property
     def operator_credits(self) -> OperatorCredits:

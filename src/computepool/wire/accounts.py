@@ -23,6 +23,10 @@ class HubView(msgspec.Struct, frozen=True, kw_only=True):
     # Where gRPC is to be dialled, as host:port; empty when this hub has none.
     rpc_address: str = ""
     rpc_tls: bool = False
+    # Whether it serves the dashboard.
+    site: bool = False
+    # Where its operator says that it is, ISO-2.
+    country: str | None = None
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +48,25 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     fair_weight: float = 1.0
     # The highest class that its jobs may ask for.
     priority_class_max: PriorityClass = PriorityClass.NORMAL
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """What strangers see of an account."""
+
+    pseudonym: str
+    # Whether it is listed among those who lend, under its pseudonym.
+    on_leaderboard: bool
+    # Whether strangers may read the names of its jobs.
+    shows_titles: bool
+
+
+class ChangeProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is absent stays as it is."""
+
+    # 3 to 30 letters, digits, spaces and - _ . between them; empty: one is made for you again.
+    pseudonym: str | None = None
+    on_leaderboard: bool | None = None
+    shows_titles: bool | None = None
 
 
 class AccountPage(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,8 +60,7 @@ class Candidate:
 def make_candidate(
     slot: Slot, *, price_microcredits_per_hour: int, reliability: float, declared_tflops: float | None = None
 ) -> Candidate:
-    default = default_tflops(slot)
-    speed = default if declared_tflops is None else min(declared_tflops, default * DECLARED_SPEED_RATIO_MAX)
+    speed = believe_tflops(slot.tier, slot.cores, declared_tflops)
     return Candidate(slot, speed, price_microcredits_per_hour, round_reliability(reliability))
 
 
@@ -70,10 +69,14 @@ def round_reliability(bound: float) -> float:
     return floor(bound * RELIABILITY_STEPS + 1e-6) / RELIABILITY_STEPS
 
 
+def believe_tflops(tier: str, cores: int, declared_tflops: float | None) -> float:
+    """What is known of the tier, or a little more if the node says so."""
+    known = cores * CORE_TFLOPS if tier == CPU_TIER else TIER_TFLOPS.get(tier, TIER_TFLOPS[UNKNOWN_TIER])
+    return known if declared_tflops is None else min(declared_tflops, known * DECLARED_SPEED_RATIO_MAX)
+
+
 def default_tflops(slot: Slot) -> float:
-    if slot.tier == CPU_TIER:
-        return slot.cores * CORE_TFLOPS
-    return TIER_TFLOPS.get(slot.tier, TIER_TFLOPS[UNKNOWN_TIER])
+    return believe_tflops(slot.tier, slot.cores, None)
 
 
 def score_price(candidate: Candidate, shape: Shape) -> float:

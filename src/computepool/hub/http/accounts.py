@@ -10,9 +10,11 @@ from starlette.responses import Response
 
 from computepool import clock
 from computepool.core.errors import InvalidRequest
-from computepool.hub.http.routing import COOKIE, Access, Call, Routes
+from computepool.hub.http.routing import COOKIE, Access, Call, Routes, check_origin
 from computepool.hub.services import accounts as service
+from computepool.hub.services import profiles
 from computepool.hub.services.accounts import LINK_SECONDS, SIGN_IN_KEY_SECONDS, NewKey
+from computepool.hub.services.profiles import Profile
 from computepool.hub.store.accounts import Account
 from computepool.hub.store.keys import Key
 from computepool.wire import accounts as wire
@@ -23,6 +25,9 @@ routes = Routes()
 class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
     after: UUID = UUID(int=0)
     limit: int = 100
+    # A part of the address, the name or the pseudonym.
+    q: str | None = None
+    suspended: bool | None = None
 
 
 @routes.add(
@@ -52,6 +57,9 @@ async def sign_up(call: Call) -> wire.SignedIn:
 async def sign_in(call: Call) -> Response:
     """Sign in by one-time link or by password. Browsers get a cookie as well."""
     body: wire.SignInRequest = call.body
+    if call.find_header(b"origin") is not None:
+        # Or a page from elsewhere could sign somebody in as somebody else.
+        check_origin(call.scope)
     if body.link_token is not None:
         account, key = await service.sign_in_by_link(call.hub.pool, body.link_token)
     elif body.email is not None and body.password is not None:
@@ -80,6 +88,27 @@ async def get_me(call: Call) -> wire.Account:
     return to_account(await service.get_account(call.hub.pool, call.account.account_id))
 
 
+@routes.add("GET", "/v1/accounts/me/profile", Access.ACCOUNT, answer=wire.Profile)
+async def get_profile(call: Call) -> wire.Profile:
+    """What strangers see of the caller."""
+    return to_profile(await profiles.get_profile(call.hub.pool, call.hub.pseudonym_key, call.account.account_id))
+
+
+@routes.add("PATCH", "/v1/accounts/me/profile", Access.ACCOUNT, body=wire.ChangeProfile, answer=wire.Profile)
+async def change_profile(call: Call) -> wire.Profile:
+    """Choose a pseudonym, leave or join the leaderboard, and say whether strangers may read names of jobs."""
+    body: wire.ChangeProfile = call.body
+    changed = await profiles.change_profile(
+        call.hub.pool,
+        call.hub.pseudonym_key,
+        call.account,
+        pseudonym=body.pseudonym,
+        on_leaderboard=body.on_leaderboard,
+        shows_titles=body.shows_titles,
+    )
+    return to_profile(changed)
+
+
 @routes.add("PUT", "/v1/accounts/me/password", Access.ACCOUNT, body=wire.SetPassword, status=204)
 async def set_password(call: Call) -> None:
     """Set or change the password."""
@@ -96,7 +125,10 @@ async def create_own_link(call: Call) -> wire.SignInLink:
 async def list_accounts(call: Call) -> wire.AccountPage:
     """All accounts."""
     limit = max(1, min(call.query.limit, 500))
-    accounts = await service.list_accounts(call.hub.pool, after=call.query.after, limit=limit)
+    query: ListQuery = call.query
+    accounts = await service.list_accounts(
+        call.hub.pool, after=query.after, limit=limit, words=query.q, suspended=query.suspended
+    )
     return wire.AccountPage(accounts=[to_account(account) for account in accounts])
 
 
@@ -203,6 +235,14 @@ def to_account(account: Account) -> wire.Account:
         suspended_at=account.suspended_at,
         fair_weight=account.fair_weight,
         priority_class_max=account.priority_class_max,
+    )
+
+
+def to_profile(profile: Profile) -> wire.Profile:
+    return wire.Profile(
+        pseudonym=profile.pseudonym,
+        on_leaderboard=profile.on_leaderboard,
+        shows_titles=profile.shows_titles,
     )
 
 

@@ -13,6 +13,7 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from computepool import clock
 from computepool.core.errors import NotFound
 from computepool.hub.context import Hub
 from computepool.hub.http import (
@@ -23,21 +24,28 @@ from computepool.hub.http import (
     books,
     challenges,
     credits,
+    demo,
     disputes,
     hub,
     jobs,
+    live,
     market,
+    networks,
     nodes,
+    operator,
     operator_credits,
     pages,
     pay,
     placement,
+    public,
     statements,
+    views,
     why,
 )
 from computepool.hub.http.errors import to_response
 from computepool.hub.http.openapi import build_openapi
 from computepool.hub.http.routing import Access, Call, Route, Routes, answer
+from computepool.hub.http.site import Site
 
 meta = Routes()
 
@@ -50,13 +58,18 @@ async def openapi(call: Call) -> Response:
 
 def all_routes() -> list[Route]:
     """Fixed paths before those with parameters, so that /v1/jobs/next is never taken for a job."""
-    work = (hub, accounts, jobs, nodes, challenges, attempts, artifacts, pages, placement, why)
-    money = (credits, operator_credits, disputes, statements, pay, audit, books, market)
-    found = [route for room in (*work, *money) for route in room.routes.routes] + meta.routes
+    work = (hub, accounts, jobs, nodes, challenges, attempts, artifacts, networks, placement, why)
+    seen = (live, public, views, pages)
+    money = (credits, operator_credits, disputes, statements, pay, audit, books, market, operator, demo)
+    found = [route for room in (*work, *seen, *money) for route in room.routes.routes] + meta.routes
     return sorted(found, key=lambda route: route.path.count("{"))
 
 
-def build_app(context: Hub) -> ASGIApp:
+# Where the dashboard's pages come before the hub's own.
+_SITE_FIRST = ("/", "/sign-in")
+
+
+def build_app(context: Hub, site: Site | None = None) -> ASGIApp:
     """Fixed paths (the calls that nodes and submitters make all day) go straight to their route; the rest is matched
     by Starlette. The steps of a call are the same on both ways: they are `answer`'s."""
     routes = all_routes()
@@ -65,6 +78,11 @@ def build_app(context: Hub) -> ASGIApp:
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         route = fixed.get((scope.get("method", ""), scope["path"])) if scope["type"] == "http" else None
+        if site is not None and (route is None or scope["path"] in _SITE_FIRST):
+            page = await _find_page(context, site, scope)
+            if page is not None:
+                await page(scope, receive, send)
+                return
         if route is None:
             await people(scope, receive, send)
         else:
@@ -84,6 +102,16 @@ def build_app(context: Hub) -> ASGIApp:
             await answer(context, route, scope, receive, send)
 
     return app
+
+
+async def _find_page(context: Hub, site: Site, scope: Scope) -> Response | None:
+    if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
+        return None
+    started = clock.seconds()
+    page = await site.answer(context, scope)
+    if page is not None:
+        context.metrics.count_call("GET the site", page.status_code, clock.seconds() - started)
+    return page
 
 
 class _Bound:

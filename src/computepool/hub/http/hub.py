@@ -33,6 +33,7 @@ async def readyz(call: Call) -> Response:
 async def metrics(call: Call) -> Response:
     """Counters for Prometheus."""
     call.hub.metrics.parked_calls.set(len(call.hub.parked))
+    call.hub.metrics.viewers.set(len(call.hub.live.viewers))
     return Response(call.hub.metrics.render(), media_type="text/plain; version=0.0.4")
 
 
@@ -50,6 +51,8 @@ async def get_hub(call: Call) -> HubView:
         hub_keys=call.hub.keyring.public_keys(),
         rpc_address=settings.rpc_address,
         rpc_tls=bool(settings.rpc_tls_certificate_file),
+        site=call.hub.has_site,
+        country=settings.country or None,
     )
 
 

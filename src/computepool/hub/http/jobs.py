@@ -36,6 +36,8 @@ class JobsQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 50
     cursor: UUID | None = None
     state: JobState | None = None
+    # A part of it.
+    name: str | None = None
 
 
 class SlicesQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +116,9 @@ async def list_jobs(call: Call) -> wire.JobPage:
     """The caller's jobs, newest first; an operator sees everyone's."""
     query: JobsQuery = call.query
     limit = _page(query.limit)
-    jobs = await service.list_jobs(call.hub.pool, call.account, before=query.cursor, state=query.state, limit=limit)
+    jobs = await service.list_jobs(
+        call.hub.pool, call.account, before=query.cursor, state=query.state, limit=limit, name=query.name
+    )
     cursor = str(jobs[-1].id) if len(jobs) == limit else None
     return wire.JobPage(jobs=[to_job(job) for job in jobs], cursor=cursor)
 

@@ -7,13 +7,14 @@ import msgspec
 from computepool.core.market import earnings as core
 from computepool.core.market.price import PLAIN_WORDS
 from computepool.core.market.quote import Place, Range
-from computepool.core.market.rate_card import Bucket
+from computepool.core.market.rate_card import Bucket, RateCard
 from computepool.core.market.spot import TICK_SECONDS
 from computepool.hub.http.routing import Access, Call, Routes
 from computepool.hub.services import market as service
 from computepool.hub.services import quotes
 from computepool.hub.services.prices import PriceBook
 from computepool.hub.services.quotes import BucketEarnings, JobQuote
+from computepool.hub.store.connect import Pool
 from computepool.wire import market as wire
 
 routes = Routes()
@@ -73,27 +74,31 @@ async def get_rate_card(call: Call) -> wire.RateCard:
 async def list_spots(call: Call) -> wire.SpotPage:
     """What an hour of a slot costs now, by tier and region."""
     card = call.hub.prices.card
-    states = await service.list_states(call.hub.pool)
-    spots = service.list_spots(card, states)
     return wire.SpotPage(
         rate_card_version=card.version,
         tick_seconds=TICK_SECONDS,
-        spots=[
-            wire.Spot(
-                tier=bucket.tier,
-                region=bucket.region,
-                spot_microcredits_per_hour=spots[bucket],
-                reference_microcredits_per_hour=card.reference(bucket),
-                surge_ppm=states[bucket].state.surge_ppm,
-                slot_count=states[bucket].slot_count,
-                busy_count=states[bucket].busy_count,
-                waiting_count=states[bucket].waiting_count,
-                contested=states[bucket].contested,
-                at=states[bucket].at,
-            )
-            for bucket in sorted(spots)
-        ],
+        spots=await load_spots(call.hub.pool, card),
     )
+
+
+async def load_spots(pool: Pool, card: RateCard) -> list[wire.Spot]:
+    states = await service.list_states(pool)
+    spots = service.list_spots(card, states)
+    return [
+        wire.Spot(
+            tier=bucket.tier,
+            region=bucket.region,
+            spot_microcredits_per_hour=spots[bucket],
+            reference_microcredits_per_hour=card.reference(bucket),
+            surge_ppm=states[bucket].state.surge_ppm,
+            slot_count=states[bucket].slot_count,
+            busy_count=states[bucket].busy_count,
+            waiting_count=states[bucket].waiting_count,
+            contested=states[bucket].contested,
+            at=states[bucket].at,
+        )
+        for bucket in sorted(spots)
+    ]
 
 
 @routes.add(

@@ -10,7 +10,7 @@ import msgspec
 from computepool import clock
 from computepool.core.market.hours import say_hours
 from computepool.core.market.offers import Offer
-from computepool.core.nodes.state import is_online
+from computepool.core.nodes.state import NodeState, is_online
 from computepool.core.trust.claims import slot_of_proof
 from computepool.hub.http.challenges import to_slot_proof
 from computepool.hub.http.routing import Access, Call, Routes
@@ -28,6 +28,10 @@ PAGE_MAX = 500
 class NodesQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 100
     cursor: UUID = UUID(int=0)
+    state: NodeState | None = None
+    online: bool | None = None
+    # A part of it.
+    name: str | None = None
 
 
 @routes.add("POST", "/v1/nodes", Access.OWNER, body=wire.EnrolNode, answer=wire.EnrolledNode, status=201)
@@ -60,8 +64,18 @@ async def renew_token(call: Call) -> wire.NodeToken:
 @routes.add("GET", "/v1/nodes", Access.ACCOUNT, query=NodesQuery, answer=wire.NodePage)
 async def list_nodes(call: Call) -> wire.NodePage:
     """The caller's nodes; an operator sees everyone's."""
-    limit = max(1, min(call.query.limit, PAGE_MAX))
-    found = await service.list_nodes(call.hub.pool, call.account, after=call.query.cursor, limit=limit)
+    query: NodesQuery = call.query
+    limit = max(1, min(query.limit, PAGE_MAX))
+    found = await service.list_nodes(
+        call.hub.pool,
+        call.account,
+        after=query.cursor,
+        limit=limit,
+        state=query.state,
+        name=query.name,
+        online=query.online,
+        silence_seconds=call.hub.settings.lease_seconds,
+    )
     cursor = str(found[-1].node.id) if len(found) == limit else None
     return wire.NodePage(nodes=[_to_node(call, node) for node in found], cursor=cursor)
 
@@ -116,13 +130,16 @@ async def _change(call: Call, change: wire.NodeChange) -> wire.Node:
 
 
 def _to_node(call: Call, found: NodeWithSlots) -> wire.Node:
+    return to_node(found, silence_seconds=call.hub.settings.lease_seconds)
+
+
+def to_node(found: NodeWithSlots, *, silence_seconds: float) -> wire.Node:
     node, now = found.node, clock.now()
-    silence = call.hub.settings.lease_seconds
     return wire.Node(
         id=node.id,
         name=node.name,
         state=node.state,
-        online=is_online(node.last_seen_at, now=now, silence_seconds_max=silence),
+        online=is_online(node.last_seen_at, now=now, silence_seconds_max=silence_seconds),
         synthetic=node.synthetic,
         isolation=node.isolation,
         hardware=msgspec.convert(node.hardware, wire.Hardware),

@@ -40,7 +40,7 @@ def build_openapi(routes: Iterable[Route]) -> dict[str, Any]:
 
 
 def _operation(route: Route, refs: dict[type, Any]) -> dict[str, Any]:
-    content = {"application/json": {"schema": refs[route.answer]}} if route.answer else None
+    content = {route.media_type: {"schema": refs[route.answer]}} if route.answer else None
     answers: dict[str, Any] = {
         str(route.status): {"description": "Done", **({"content": content} if content else {})}
     }

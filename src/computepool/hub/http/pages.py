@@ -1,4 +1,4 @@
-"""The few pages of the hub itself: sign-in, and a live overview until the dashboard takes its place."""
+"""The few pages of the hub itself: sign-in, and an overview. Where a dashboard was built, its pages come first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HEADERS = {
 
 @routes.add("GET", "/", Access.PUBLIC)
 async def home(call: Call) -> Response:
-    """The overview."""
+    """The dashboard; where none was built, an overview that says how to get it."""
     return _page("home.html")
 
 

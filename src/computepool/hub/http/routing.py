@@ -125,6 +125,8 @@ class Route:
     parks: bool = False
     # For public routes: calls per minute and address.
     public_per_minute: int = 6_000
+    # Of the answer.
+    media_type: str = "application/json"
 
     name: str = field(init=False, default="")
     decode: Callable[[bytes], Any] = field(init=False, repr=False)
@@ -196,9 +198,10 @@ async def _name_caller(hub: Hub, route: Route, scope: Scope) -> AccountCaller | 
         client = scope.get("client")
         hub.rate_limits.spend((route.name, client[0] if client else "?"), per_minute=route.public_per_minute)
         return None
-    credential = _read_credential(scope)
+    credential = read_credential(scope)
     if route.access is Access.NODE:
         node = await hub.callers.get_node(credential)
+        hub.plugs.check(node.node_id)
         hub.rate_limits.spend(node.node_id, per_minute=NODE_CALLS_PER_MINUTE)
         return node
     account = await hub.callers.get_account(credential)
@@ -215,18 +218,38 @@ def find_header(scope: Scope, name: bytes) -> str | None:
     return None
 
 
-def _read_credential(scope: Scope) -> str:
+def read_credential(scope: Scope) -> str:
     kind, _, value = (find_header(scope, b"authorization") or "").partition(" ")
     if kind.lower() == "bearer" and value:
         return value.strip()
     cookie = Request(scope).cookies.get(COOKIE)
     if cookie is None:
         raise Unauthenticated("Give a credential: Authorization: Bearer <API key or node token>.")
-    # A browser sends cookies by itself, so a page from elsewhere must not be able to use them.
-    origin = find_header(scope, b"origin")
+    check_origin(scope)
+    return cookie
+
+
+_HARMLESS = ("GET", "HEAD", "OPTIONS")
+_OWN_SITES = ("same-origin", "none")
+
+
+def check_origin(scope: Scope) -> None:
+    """A browser sends cookies by itself, so that a page from elsewhere must not be able to use them.
+
+    What changes something must say where it comes from: every browser does, by one of two headers, and no page can
+    forge either. A proxy in front passes on the `Host` that the browser has used.
+    """
+    origin, site = find_header(scope, b"origin"), find_header(scope, b"sec-fetch-site")
     if origin is not None and origin.split("://")[-1] != find_header(scope, b"host"):
         raise Forbidden("This request comes from another site.")
-    return cookie
+    if scope["method"] in _HARMLESS:
+        return
+    if site is not None and site not in _OWN_SITES:
+        raise Forbidden("This request comes from another site.")
+    if origin is None and site is None:
+        raise Forbidden(
+            "With a cookie, say where the call comes from (Origin). Programs use Authorization: Bearer <API key>."
+        )
 
 
 async def read_stream(receive: Receive, message: Message | None = None) -> AsyncIterator[bytes]:

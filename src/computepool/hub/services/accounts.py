@@ -141,9 +141,11 @@ async def get_account(pool: Pool, account_id: AccountId) -> Account:
     return account
 
 
-async def list_accounts(pool: Pool, *, after: UUID, limit: int) -> list[Account]:
+async def list_accounts(
+    pool: Pool, *, after: UUID, limit: int, words: str | None = None, suspended: bool | None = None
+) -> list[Account]:
     async with pool.acquire() as conn:
-        return await account_store.list_accounts(conn, after=after, limit=limit)
+        return await account_store.list_accounts(conn, after=after, limit=limit, words=words, suspended=suspended)
 
 
 async def set_suspended(pool: Pool, caller: AccountCaller, account_id: AccountId, *, suspended: bool) -> Account:

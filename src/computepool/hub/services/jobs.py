@@ -51,11 +51,19 @@ async def get_job(pool: Pool, caller: AccountCaller, job_id: JobId) -> Job:
 
 
 async def list_jobs(
-    pool: Pool, caller: AccountCaller, *, before: UUID | None, state: JobState | None, limit: int
+    pool: Pool,
+    caller: AccountCaller,
+    *,
+    before: UUID | None,
+    state: JobState | None,
+    limit: int,
+    name: str | None = None,
 ) -> list[Job]:
     account_id = None if Role.OPERATOR in caller.roles else caller.account_id
     async with pool.acquire() as conn:
-        return await job_store.list_jobs(conn, account_id=account_id, before=before, state=state, limit=limit)
+        return await job_store.list_jobs(
+            conn, account_id=account_id, before=before, state=state, limit=limit, name=name
+        )
 
 
 async def list_slices(

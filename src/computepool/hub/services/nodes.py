@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -204,15 +205,39 @@ async def get_node(pool: Pool, caller: AccountCaller, node_id: NodeId) -> NodeWi
         return (await _with_slots(conn, [node]))[0]
 
 
-async def list_nodes(pool: Pool, caller: AccountCaller, *, after: UUID, limit: int) -> list[NodeWithSlots]:
+async def list_nodes(
+    pool: Pool,
+    caller: AccountCaller,
+    *,
+    after: UUID,
+    limit: int,
+    state: NodeState | None = None,
+    name: str | None = None,
+    online: bool | None = None,
+    silence_seconds: float = 0.0,
+) -> list[NodeWithSlots]:
     account_id = None if Role.OPERATOR in caller.roles else caller.account_id
     async with pool.acquire() as conn:
-        nodes = await node_store.list_nodes(conn, account_id=account_id, after=after, limit=limit)
+        nodes = await node_store.list_nodes(
+            conn,
+            account_id=account_id,
+            after=after,
+            limit=limit,
+            state=state,
+            name=name,
+            online=online,
+            silence_seconds=silence_seconds,
+        )
         return await _with_slots(conn, nodes)
 
 
 def may_see(caller: AccountCaller, node: Node) -> bool:
     return node.account_id == caller.account_id or Role.OPERATOR in caller.roles
+
+
+async def list_with_slots(conn: Connection, node_ids: Sequence[NodeId]) -> list[NodeWithSlots]:
+    """Whoever they belong to."""
+    return await _with_slots(conn, await node_store.find_nodes(conn, node_ids))
 
 
 async def _with_slots(conn: Connection, nodes: list[Node]) -> list[NodeWithSlots]:

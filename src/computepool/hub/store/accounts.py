@@ -101,8 +101,11 @@ async def find_first_operator(conn: Connection) -> Account | None:
     return _to_account(await _q.find_first_operator(conn))
 
 
-async def list_accounts(conn: Connection, *, after: UUID, limit: int) -> list[Account]:
-    rows = [_to_account(row) async for row in _q.list_accounts(conn, after=after, limit_count=limit)]
+async def list_accounts(
+    conn: Connection, *, after: UUID, limit: int, words: str | None = None, suspended: bool | None = None
+) -> list[Account]:
+    found = _q.list_accounts(conn, after=after, words=words, suspended=suspended, limit_count=limit)
+    rows = [_to_account(row) async for row in found]
     return [row for row in rows if row is not None]
 
 

@@ -335,17 +335,13 @@ async def find_held(conn: Connection, id: AttemptId) -> HeldAttempt | None:
 
 async def list_attempts(conn: Connection, *, job_id: JobId, slice_indexes: Sequence[int]) -> list[AttemptRow]:
     rows = _q.list_attempts(conn, job_id=job_id, slice_indexes=list(slice_indexes))
-    names = AttemptRow.__dataclass_fields__
-    return [
-        AttemptRow(
-            **{
-                **{name: row[name] for name in names},
-                "state": AttemptState(row["state"]),
-                "cause": _cause(row["cause"]),
-            }
-        )
-        async for row in rows
-    ]
+    return [to_row(row) async for row in rows]
+
+
+def to_row(row: Any) -> AttemptRow:
+    """From any row that has the columns of `attempts`."""
+    values = {name: row[name] for name in AttemptRow.__dataclass_fields__}
+    return AttemptRow(**{**values, "state": AttemptState(row["state"]), "cause": _cause(row["cause"])})
 
 
 def _to_counts(row: Any) -> JobCounts:

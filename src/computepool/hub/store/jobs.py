@@ -162,9 +162,16 @@ async def find_job(conn: Connection, id: JobId) -> Job | None:
 
 
 async def list_jobs(
-    conn: Connection, *, account_id: AccountId | None, before: UUID | None, state: JobState | None, limit: int
+    conn: Connection,
+    *,
+    account_id: AccountId | None,
+    before: UUID | None,
+    state: JobState | None,
+    limit: int,
+    name: str | None = None,
 ) -> list[Job]:
-    rows = _q.list_jobs(conn, account_id=account_id, before=before, state=state, limit_count=limit)
+    """`name`: a part of it."""
+    rows = _q.list_jobs(conn, account_id=account_id, before=before, state=state, name=name, limit_count=limit)
     return [_to_job(row) async for row in rows]
 
 

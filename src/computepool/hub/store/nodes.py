@@ -116,6 +116,11 @@ async def find_node(conn: Connection, id: NodeId) -> Node | None:
     return _to_node(await _q.get_node(conn, id=id))
 
 
+async def find_nodes(conn: Connection, ids: Iterable[NodeId]) -> list[Node]:
+    rows = _q.find_nodes(conn, ids=sorted(ids))
+    return [node async for row in rows if (node := _to_node(row)) is not None]
+
+
 async def find_standing(conn: Connection, id: NodeId) -> Standing | None:
     row = await _q.find_standing(conn, id=id)
     return Standing(row["account_id"], NodeState(row["state"]), row["suspended_at"]) if row else None
@@ -125,8 +130,28 @@ async def lock_node(conn: Connection, id: NodeId) -> Node | None:
     return _to_node(await _q.lock_node(conn, id=id))
 
 
-async def list_nodes(conn: Connection, *, account_id: AccountId | None, after: UUID, limit: int) -> list[Node]:
-    rows = _q.list_nodes(conn, account_id=account_id, after=after, limit_count=limit)
+async def list_nodes(
+    conn: Connection,
+    *,
+    account_id: AccountId | None,
+    after: UUID,
+    limit: int,
+    state: NodeState | None = None,
+    name: str | None = None,
+    online: bool | None = None,
+    silence_seconds: float = 0.0,
+) -> list[Node]:
+    """`name`: a part of it. `online`: heard within the silence that is allowed."""
+    rows = _q.list_nodes(
+        conn,
+        account_id=account_id,
+        after=after,
+        state=state,
+        name=name,
+        online=online,
+        silence_seconds=silence_seconds,
+        limit_count=limit,
+    )
     return [node async for row in rows if (node := _to_node(row)) is not None]
 
 

@@ -416,6 +416,14 @@ CREATE TABLE public.fair_usage (
     slot_seconds double precision NOT NULL,
     counted_at timestamp with time zone NOT NULL
 );
+CREATE TABLE public.grid_samples (
+    at timestamp with time zone NOT NULL,
+    nodes_online integer NOT NULL,
+    slot_count integer NOT NULL,
+    busy_count integer NOT NULL,
+    slices_queued integer NOT NULL,
+    CONSTRAINT grid_samples_counts_check CHECK (((nodes_online >= 0) AND (busy_count >= 0) AND (slot_count >= 0) AND (slices_queued >= 0)))
+);
 CREATE TABLE public.hub_changes (
     id bigint NOT NULL,
     kind text NOT NULL,
@@ -435,7 +443,9 @@ CREATE TABLE public.hub_facts (
     hub_id uuid NOT NULL,
     blob_store_id uuid NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT hub_facts_only_row_check CHECK (only_row)
+    pseudonym_key bytea DEFAULT decode(replace(((gen_random_uuid())::text || (gen_random_uuid())::text), '-'::text, ''::text), 'hex'::text) NOT NULL,
+    CONSTRAINT hub_facts_only_row_check CHECK (only_row),
+    CONSTRAINT hub_facts_pseudonym_check CHECK ((octet_length(pseudonym_key) = 32))
 );
 CREATE TABLE public.hub_keys (
     kid text NOT NULL,
@@ -628,6 +638,18 @@ CREATE TABLE public.offers (
     CONSTRAINT offers_seconds_check CHECK ((seconds_min = ANY (ARRAY[0, 10, 60, 300, 1800, 3600, 14400]))),
     CONSTRAINT offers_zone_check CHECK (((hours IS NULL) = (zone IS NULL)))
 );
+CREATE TABLE public.owner_days (
+    day date NOT NULL,
+    account_id uuid NOT NULL,
+    earned_microcredits bigint NOT NULL,
+    seconds bigint NOT NULL,
+    verified_count integer NOT NULL,
+    CONSTRAINT owner_days_sums_check CHECK (((earned_microcredits >= 0) AND (seconds >= 0) AND (verified_count >= 0)))
+);
+CREATE TABLE public.owner_days_counted (
+    day date NOT NULL,
+    counted_at timestamp with time zone NOT NULL
+);
 CREATE TABLE public.payout_details (
     id uuid NOT NULL,
     account_id uuid NOT NULL,
@@ -711,6 +733,13 @@ CREATE TABLE public.price_index (
     seconds bigint NOT NULL,
     CONSTRAINT price_index_deals_check CHECK (((deal_count > 0) AND (seconds > 0))),
     CONSTRAINT price_index_price_check CHECK (((price_microcredits_per_hour > 0) AND (reference_microcredits_per_hour >= 0)))
+);
+CREATE TABLE public.profiles (
+    account_id uuid NOT NULL,
+    pseudonym text,
+    on_leaderboard boolean DEFAULT true NOT NULL,
+    shows_titles boolean DEFAULT false NOT NULL,
+    CONSTRAINT profiles_pseudonym_check CHECK (((length(pseudonym) >= 3) AND (length(pseudonym) <= 30)))
 );
 CREATE TABLE public.proofs (
     node_id uuid NOT NULL,
@@ -1035,6 +1064,10 @@ CREATE TABLE public.top_ups (
     CONSTRAINT top_ups_paid_back_check CHECK (((state = ANY (ARRAY['refunded'::public.top_up_state, 'charged_back'::public.top_up_state, 'paid_back_twice'::public.top_up_state])) = (paid_back_at IS NOT NULL))),
     CONSTRAINT top_ups_paid_check CHECK (((state = ANY (ARRAY['requested'::public.top_up_state, 'failed'::public.top_up_state])) = (paid_at IS NULL)))
 );
+CREATE TABLE public.unplugged_nodes (
+    node_id uuid NOT NULL,
+    until timestamp with time zone NOT NULL
+);
 ALTER TABLE ONLY public.account_freezes
     ADD CONSTRAINT account_freezes_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.accounts
@@ -1069,6 +1102,8 @@ ALTER TABLE ONLY public.events
     ADD CONSTRAINT events_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.fair_usage
     ADD CONSTRAINT fair_usage_pkey PRIMARY KEY (account_id);
+ALTER TABLE ONLY public.grid_samples
+    ADD CONSTRAINT grid_samples_pkey PRIMARY KEY (at);
 ALTER TABLE ONLY public.hub_changes
     ADD CONSTRAINT hub_changes_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.hub_facts
@@ -1099,6 +1134,10 @@ ALTER TABLE ONLY public.nodes
     ADD CONSTRAINT nodes_public_key_unique UNIQUE (public_key);
 ALTER TABLE ONLY public.offers
     ADD CONSTRAINT offers_pkey PRIMARY KEY (node_id);
+ALTER TABLE ONLY public.owner_days_counted
+    ADD CONSTRAINT owner_days_counted_pkey PRIMARY KEY (day);
+ALTER TABLE ONLY public.owner_days
+    ADD CONSTRAINT owner_days_pkey PRIMARY KEY (day, account_id);
 ALTER TABLE ONLY public.payout_details
     ADD CONSTRAINT payout_details_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.payouts
@@ -1111,6 +1150,8 @@ ALTER TABLE ONLY public.pnodes
     ADD CONSTRAINT pnodes_pkey PRIMARY KEY (node_id);
 ALTER TABLE ONLY public.price_index
     ADD CONSTRAINT price_index_pkey PRIMARY KEY (tier, region, at);
+ALTER TABLE ONLY public.profiles
+    ADD CONSTRAINT profiles_pkey PRIMARY KEY (account_id);
 ALTER TABLE ONLY public.proofs
     ADD CONSTRAINT proofs_pkey PRIMARY KEY (node_id, slot);
 ALTER TABLE ONLY public.provider_events
@@ -1157,6 +1198,8 @@ ALTER TABLE ONLY public.top_ups
     ADD CONSTRAINT top_ups_key_unique UNIQUE (account_id, idempotency_key);
 ALTER TABLE ONLY public.top_ups
     ADD CONSTRAINT top_ups_pkey PRIMARY KEY (id);
+ALTER TABLE ONLY public.unplugged_nodes
+    ADD CONSTRAINT unplugged_nodes_pkey PRIMARY KEY (node_id);
 CREATE UNIQUE INDEX account_freezes_in_force_idx ON public.account_freezes USING btree (account_id) WHERE (lifted_at IS NULL);
 CREATE INDEX api_keys_account_idx ON public.api_keys USING btree (account_id, created_at);
 CREATE INDEX artifacts_sha256_idx ON public.artifacts USING btree (sha256);
@@ -1199,6 +1242,7 @@ CREATE INDEX payouts_open_idx ON public.payouts USING btree (asked_at NULLS FIRS
 CREATE INDEX payouts_sent_idx ON public.payouts USING btree (sent_at) WHERE (sent_at IS NOT NULL);
 CREATE INDEX payouts_waiting_idx ON public.payouts USING btree (state, id) WHERE (state = ANY (ARRAY['requested'::public.payout_state, 'reserved'::public.payout_state, 'approved'::public.payout_state]));
 CREATE INDEX price_index_at_idx ON public.price_index USING btree (at);
+CREATE UNIQUE INDEX profiles_pseudonym_unique ON public.profiles USING btree (lower(pseudonym)) WHERE (pseudonym IS NOT NULL);
 CREATE INDEX provider_events_refused_idx ON public.provider_events USING btree (received_at, provider, event_id) WHERE ((verdict = 'refused'::public.claim_verdict) AND (reviewed_at IS NULL));
 CREATE INDEX provider_events_subject_idx ON public.provider_events USING btree (subject_id, received_at);
 CREATE INDEX receipts_unverified_idx ON public.receipts USING btree (created_at) WHERE (state = 'unverified'::public.receipt_state);
@@ -1269,6 +1313,8 @@ ALTER TABLE ONLY public.placements
     ADD CONSTRAINT placements_seat_fkey FOREIGN KEY (run_id, seat) REFERENCES public.run_seats(run_id, seat);
 ALTER TABLE ONLY public.pnodes
     ADD CONSTRAINT pnodes_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);
+ALTER TABLE ONLY public.profiles
+    ADD CONSTRAINT profiles_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.proofs
     ADD CONSTRAINT proofs_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);
 ALTER TABLE ONLY public.provider_events
@@ -1293,3 +1339,5 @@ ALTER TABLE ONLY public.slots
     ADD CONSTRAINT slots_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);
 ALTER TABLE ONLY public.top_ups
     ADD CONSTRAINT top_ups_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.unplugged_nodes
+    ADD CONSTRAINT unplugged_nodes_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);

@@ -18,7 +18,13 @@ SELECT id, email FROM accounts WHERE id = ANY(:ids::uuid[]);
 SELECT * FROM accounts WHERE 'operator' = ANY(roles) ORDER BY id LIMIT 1;
 
 -- name: list_accounts
-SELECT * FROM accounts WHERE id > :after ORDER BY id LIMIT :limit_count;
+-- `words` is a part of the address, the name or the pseudonym.
+SELECT a.* FROM accounts a
+ WHERE a.id > :after AND (:suspended::boolean IS NULL OR (a.suspended_at IS NOT NULL) = :suspended::boolean)
+   AND (:words::text IS NULL OR strpos(lower(a.email || ' ' || a.name), lower(:words::text)) > 0
+        OR EXISTS (SELECT 1 FROM profiles p
+                    WHERE p.account_id = a.id AND strpos(lower(p.pseudonym), lower(:words::text)) > 0))
+ ORDER BY a.id LIMIT :limit_count;
 
 -- name: set_password!
 UPDATE accounts SET password_hash = :password_hash WHERE id = :id;

@@ -72,6 +72,7 @@ SELECT j.*,
  WHERE (:account_id::uuid IS NULL OR j.account_id = :account_id)
    AND (:before::uuid IS NULL OR j.id < :before)
    AND (:state::job_state IS NULL OR j.state = :state::job_state)
+   AND (:name::text IS NULL OR strpos(lower(j.name), lower(:name::text)) > 0)
  ORDER BY j.id DESC LIMIT :limit_count;
 
 -- name: list_orders

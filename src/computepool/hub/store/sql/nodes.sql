@@ -25,6 +25,9 @@ SELECT :node_id, * FROM unnest(:names::text[], :kinds::slot_kind[], :tiers::text
 -- name: get_node^
 SELECT * FROM nodes WHERE id = :id;
 
+-- name: find_nodes
+SELECT * FROM nodes WHERE id = ANY(:ids::uuid[]) ORDER BY id;
+
 -- name: find_standing^
 SELECT n.account_id, n.state, a.suspended_at FROM nodes n JOIN accounts a ON a.id = n.account_id WHERE n.id = :id;
 
@@ -32,6 +35,10 @@ SELECT n.account_id, n.state, a.suspended_at FROM nodes n JOIN accounts a ON a.i
 -- An operator lists all (account_id is null).
 SELECT * FROM nodes
  WHERE (:account_id::uuid IS NULL OR account_id = :account_id) AND id > :after AND state <> 'removed'
+   AND (:state::node_state IS NULL OR state = :state::node_state)
+   AND (:name::text IS NULL OR strpos(lower(name), lower(:name::text)) > 0)
+   AND (:online::boolean IS NULL OR :online::boolean = coalesce(
+           last_seen_at > clock_timestamp() - :silence_seconds::double precision * interval '1 second', false))
  ORDER BY id LIMIT :limit_count;
 
 -- name: list_candidates
