@@ -31,6 +31,7 @@ def command() -> None:
         computepool net train digits.yaml digits.safetensors --steps 200 --local 3
         computepool net train digits.yaml digits.safetensors --steps 200 --seats 3
         computepool net watch RUN
+        computepool net infer RUN questions.safetensors answers.safetensors
         computepool net export RUN weights.safetensors
     """
 
@@ -163,6 +164,29 @@ def resume(run_id: str, steps: int | None, hub_url: str | None, key: str | None)
     """Go on with a run that was stopped."""
     with _open(hub_url, key) as grid:
         grid.get_run(run_id).resume(steps)
+
+
+@command.command("infer")
+@click.argument("run_id", metavar="RUN")
+@click.argument("inputs", type=click.Path(exists=True, dir_okay=False))
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--checkpoint", type=click.IntRange(min=1), metavar="STEP", help="Of this step. [default: the newest]")
+@click.option("--batch", type=click.IntRange(min=1), default=64, show_default=True, help="Samples in one request.")
+@hub_options
+def infer(
+    run_id: str, inputs: str, file: str, checkpoint: int | None, batch: int, hub_url: str | None, key: str | None
+) -> None:
+    """Ask the machines of a run that goes on. INPUTS is safetensors named as the network's sources.
+
+    The answers go to FILE (safetensors, the tensor `output`), a row for each sample, all of one checkpoint.
+    """
+    from computepool.networks.questions import answer_file
+
+    with _open(hub_url, key) as grid:
+        count, step = answer_file(
+            grid.get_run(run_id), Path(inputs), Path(file), checkpoint_step=checkpoint or 0, batch_size=batch
+        )
+    click.echo(f"{count} samples answered at checkpoint {step}, in {file}", err=True)
 
 
 @command.command("export")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
@@ -186,11 +186,17 @@ class RunOwner:
         # Probes and the freeing of contents, beside the way of events.
         self._chores: set[asyncio.Task[None]] = set()
         self._looked_at = float("-inf")
+        # Whoever answers with a run's weights follows it by the first, and says by the second which steps to keep.
+        self.on_change: Callable[[RunId], None] = lambda run_id: None
+        self.list_pinned: Callable[[RunId], Collection[int]] = lambda run_id: ()
 
     def find(self, run_id: RunId) -> Run | None:
         """As this process knows it; None if it does not own it."""
         owned = self._owned.get(run_id)
         return owned.run if owned else None
+
+    def get_spec(self, run_id: RunId) -> NetworkSpec:
+        return self._owned[run_id].spec
 
     @property
     def run_ids(self) -> list[RunId]:
@@ -388,7 +394,7 @@ class RunOwner:
                 if prepares:
                     parts = await run_store.list_parts(conn, decision.run.id, decision.run.from_step)
         owned.run = decision.run
-        _log_change(before, decision.run)
+        self._note_change(before, decision.run)
         self._tell(owned, decision.effects, parts)
         self._note_ended(ended)
         if loose:
@@ -407,6 +413,12 @@ class RunOwner:
         for seat in owned.run.seats.values():
             if seat.attempt_id is not None:
                 self._post.close(seat.attempt_id)
+        self.on_change(run_id)
+
+    def _note_change(self, before: Run, run: Run) -> None:
+        _log_change(before, run)
+        if (before.epoch, before.state) != (run.epoch, run.state):
+            self.on_change(run.id)
 
     # Writing
 
@@ -430,7 +442,9 @@ class RunOwner:
         for step in completed:
             await run_store.complete_checkpoint(conn, run.id, step)
         if completed:
-            loose = await run_store.delete_old_checkpoints(conn, run.id, keep=CHECKPOINTS_KEPT)
+            loose = await run_store.delete_old_checkpoints(
+                conn, run.id, keep=CHECKPOINTS_KEPT, spared=self.list_pinned(run.id)
+            )
         await run_store.insert_lines(conn, run.id, lines)
         return ended, loose
 
@@ -492,7 +506,7 @@ class RunOwner:
             if _is_durable(before, decision):
                 await self._write(conn, owned, before, decision, [])
         owned.run = decision.run
-        _log_change(before, decision.run)
+        self._note_change(before, decision.run)
 
     async def _choose(self, conn: Connection, owned: _Owned) -> SeatsFilled | NobodyFits:
         run, now = owned.run, self._seconds()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from computepool.core.networks.host_faults import HostFaultCode
 from computepool.core.networks.placement import SeatId
@@ -16,6 +17,7 @@ from computepool.node.vnodes.engine import Engine
 from computepool.node.vnodes.events import Event, FaultFound
 from computepool.node.vnodes.frames import (
     FrameHead,
+    FrameKind,
     FrameLimits,
     Outgoing,
     Refusal,
@@ -29,6 +31,15 @@ IDLE_SECONDS = 1.0
 # A piece of work that takes longer is left to the end of the process.
 JOIN_SECONDS = 0.2
 
+
+class Answering(Protocol):
+    """Requests that are computed beside the training."""
+
+    def receive(self, head: FrameHead, tensor_bytes: bytearray) -> Refusal | None: ...
+
+    def run_ready(self) -> list[Outgoing] | None: ...
+
+
 OnOutgoing = Callable[[Outgoing], None]
 OnEvent = Callable[[Event], None]
 
@@ -41,6 +52,7 @@ class Driver:
         self._on_event = on_event
         self._limits = limits or FrameLimits()
         self._engine: Engine | None = None
+        self._answering: Answering | None = None
         self._running = False
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -54,6 +66,9 @@ class Driver:
         before, self._engine = self._engine, engine
         if before is not None:
             before.close()
+
+    def set_answering(self, answering: Answering) -> None:
+        self._answering = answering
 
     def run(self) -> None:
         """Computes from now on whenever there is something to compute."""
@@ -72,6 +87,8 @@ class Driver:
         fault = find_tensor_fault(head.dtype.value, head.shape, len(content), self._limits)
         if fault is not None:
             return fault
+        if head.kind is FrameKind.INFERENCE and self._answering is not None:
+            return self._answering.receive(head, content)
         if engine is None:
             return Refusal(RefusalCode.NOT_PREPARED, f"{head}: this host is not prepared yet")
         refusal = engine.receive(head, to_tensor(content, head.dtype, head.shape))
@@ -93,13 +110,15 @@ class Driver:
 
     def _work(self) -> None:
         while self._running:
-            engine = self._engine
-            outgoing = self._compute(engine) if engine is not None else None
-            if outgoing is None:
+            engine, answering = self._engine, self._answering
+            # A piece of each in turn: neither waits for more than one of the other's.
+            trained = self._compute(engine) if engine is not None else None
+            answered = answering.run_ready() if answering is not None else None
+            if trained is None and answered is None:
                 self._wake.wait(IDLE_SECONDS)
                 self._wake.clear()
                 continue
-            for frame in outgoing:
+            for frame in (*(trained or ()), *(answered or ())):
                 self._to_loop(lambda frame=frame: self._on_outgoing(frame))  # type: ignore[misc]
 
     def _compute(self, engine: Engine) -> list[Outgoing] | None:

@@ -16,6 +16,7 @@ import torch
 
 from computepool import clock
 from computepool.core.errors import ComputePoolError, InvalidRequest, InvalidSpec
+from computepool.core.networks.entries import ANSWER
 from computepool.core.networks.host_faults import HostFaultCode
 from computepool.core.networks.needs import list_needs
 from computepool.core.networks.placement import Location, Placement, SeatId
@@ -23,7 +24,7 @@ from computepool.core.networks.spec import SOURCE_MARK, NetworkSpec
 from computepool.core.networks.spec_json import from_json
 from computepool.node import journal
 from computepool.node.host_options import PORT, HostOptions
-from computepool.node.vnodes.checkpoints import Checkpoint, CheckpointUnreadable
+from computepool.node.vnodes.checkpoints import Checkpoint, CheckpointCache, CheckpointUnreadable, Packed
 from computepool.node.vnodes.data import Dataset, list_data_faults
 from computepool.node.vnodes.driver import Driver
 from computepool.node.vnodes.edges import Edges, Tls
@@ -35,8 +36,9 @@ from computepool.node.vnodes.events import (
     FaultFound,
     LossKnown,
 )
-from computepool.node.vnodes.frames import HARMLESS, FrameHead, Outgoing, to_bytes
+from computepool.node.vnodes.frames import HARMLESS, FrameHead, FrameKind, Outgoing, to_bytes
 from computepool.node.vnodes.hub_session import HubSession
+from computepool.node.vnodes.serving import Serving
 from computepool.node.vnodes.wire_frames import Fault
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
 
@@ -46,6 +48,10 @@ CLOSE_SECONDS = 0.3
 # Until the hub has said otherwise.
 BEAT_SECONDS = 5.0
 TOKEN_SECONDS = 60.0
+# Of checkpoints that this host made or fetched, so that it need not fetch them again: at most this, and at most this
+# share of what VNodes may take.
+CACHED_BYTES_MAX = 1 << 30
+CACHED_SHARE = 8
 
 
 class Host:
@@ -69,6 +75,16 @@ class Host:
             lease_secret=options.lease_secret,
             relay_tls=tls,
         )
+        self._cached = CheckpointCache(min(CACHED_BYTES_MAX, options.memory_bytes // CACHED_SHARE))
+        self._serving = Serving(
+            SeatId(options.seat),
+            load_part=self._read_part,
+            say=self._session.say,
+            on_work=self._driver.wake,
+            memory_bytes=options.memory_bytes,
+            device=options.device,
+        )
+        self._driver.set_answering(self._serving)
         self._spec: NetworkSpec | None = None
         self._spec_json = ""
         self._epoch = 0
@@ -132,6 +148,10 @@ class Host:
             self._begin(self._prepare(order.prepare))
         elif kind == "run":
             await self._run(order.run)
+        elif kind == "open_checkpoint":
+            self._serving.open(order.open_checkpoint)
+        elif kind == "infer":
+            self._serving.ask(order.infer)
         elif kind == "drop":
             self._drop(order.drop.epoch)
         elif kind == "drain":
@@ -180,6 +200,7 @@ class Host:
         await asyncio.to_thread(engine.prepare, order.epoch, checkpoint, placement=placement, dataset=dataset)
         if self._driver.engine is None:
             self._driver.set_engine(engine)
+        self._serving.enter(spec, placement)
         routes = {SeatId(each.seat): each.address for each in order.placement}
         self._edges.connect(order.epoch, order.seat_token, routes, relay_address=order.relay_address)
 
@@ -211,9 +232,18 @@ class Host:
             return None
         mine = {location.vnode_id for location in placement.at(SeatId(self._options.seat))}
         wanted = [each for each in order.checkpoints if each.vnode_id in mine]
-        contents = await asyncio.gather(*(self._session.read_blob(each.sha256) for each in wanted))
+        step = order.checkpoint_step
+        contents = await asyncio.gather(*(self._read_part(each.vnode_id, step, each.sha256) for each in wanted))
         pairs = zip(wanted, contents, strict=True)
-        return Checkpoint(order.checkpoint_step, {each.vnode_id: content for each, content in pairs})
+        return Checkpoint(step, {each.vnode_id: content for each, content in pairs})
+
+    async def _read_part(self, vnode_id: str, step: int, sha256: str) -> bytes:
+        """Who stays need not fetch what it has made itself."""
+        content = self._cached.find(vnode_id, step, sha256)
+        if content is None:
+            content = await self._session.read_blob(sha256)
+            self._cached.put(Packed(vnode_id, step, content, sha256, b""))
+        return content
 
     async def _run(self, order: pb.RunOrder) -> None:
         engine = self._driver.engine
@@ -231,10 +261,14 @@ class Host:
     def _drop(self, epoch: int) -> None:
         if epoch >= self._epoch and self._driver.engine is not None:
             self._driver.engine.drop()
+            self._serving.leave()
 
     # What the engine and the streams tell
 
     def _send(self, frame: Outgoing) -> None:
+        if frame.head.target == ANSWER:
+            self._serving.answer(frame)
+            return
         try:
             self._edges.post(frame.seat, frame.head, to_bytes(frame.tensor))
         except KeyError:
@@ -243,7 +277,9 @@ class Host:
     def _hear_refusal(self, seat: SeatId, head: FrameHead | None, fault: Fault) -> None:
         """Who does not take what we send waits for it all the same: everybody must go back."""
         journal.warning("frame_refused", seat=seat, code=fault.code, message=fault.message)
-        if head is not None and head.epoch == self._epoch and fault.code not in HARMLESS:
+        if head is not None and head.kind is FrameKind.INFERENCE:
+            self._serving.give_up(head, f"seat {seat} refused {head}: {fault.message}")
+        elif head is not None and head.epoch == self._epoch and fault.code not in HARMLESS:
             words = f"seat {seat} refused {head}: {fault.message}"
             self._say_fault(head.epoch, head.source, HostFaultCode.FRAME_REFUSED, words)
 
@@ -281,6 +317,7 @@ class Host:
         )
 
     def _store(self, event: CheckpointReady) -> None:
+        self._cached.put(Packed(event.vnode_id, event.step, event.content, event.sha256, event.digest))
         task = asyncio.create_task(self._store_one(event))
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)

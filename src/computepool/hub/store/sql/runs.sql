@@ -230,6 +230,7 @@ WITH kept AS (
 old AS (
     DELETE FROM run_checkpoints c
      WHERE c.run_id = :run_id AND c.step < (SELECT max(step) FROM kept) AND c.step NOT IN (SELECT step FROM kept)
+       AND c.step <> ALL (:spared::integer[])
     RETURNING c.step)
 SELECT DISTINCT p.sha256 FROM run_checkpoint_parts p JOIN old ON old.step = p.step WHERE p.run_id = :run_id;
 

@@ -398,7 +398,7 @@ class LeaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class HostMessage(_message.Message):
-    __slots__ = ("hello", "beat", "prepared", "event", "peer_lost", "checkpoint", "fault", "digest")
+    __slots__ = ("hello", "beat", "prepared", "event", "peer_lost", "checkpoint", "fault", "digest", "opened", "answer")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     PREPARED_FIELD_NUMBER: _ClassVar[int]
@@ -407,6 +407,8 @@ class HostMessage(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     beat: HostBeat
     prepared: Prepared
@@ -415,7 +417,9 @@ class HostMessage(_message.Message):
     checkpoint: CheckpointStored
     fault: HostFault
     digest: AuditDigest
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[HostBeat, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., event: _Optional[_Union[HostEvent, _Mapping]] = ..., peer_lost: _Optional[_Union[PeerLost, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointStored, _Mapping]] = ..., fault: _Optional[_Union[HostFault, _Mapping]] = ..., digest: _Optional[_Union[AuditDigest, _Mapping]] = ...) -> None: ...
+    opened: CheckpointOpened
+    answer: InferAnswer
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[HostBeat, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., event: _Optional[_Union[HostEvent, _Mapping]] = ..., peer_lost: _Optional[_Union[PeerLost, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointStored, _Mapping]] = ..., fault: _Optional[_Union[HostFault, _Mapping]] = ..., digest: _Optional[_Union[AuditDigest, _Mapping]] = ..., opened: _Optional[_Union[CheckpointOpened, _Mapping]] = ..., answer: _Optional[_Union[InferAnswer, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("attempt_id", "lease_secret", "address")
@@ -501,6 +505,34 @@ class HostFault(_message.Message):
     message: str
     def __init__(self, epoch: _Optional[int] = ..., vnode_id: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
+class CheckpointOpened(_message.Message):
+    __slots__ = ("epoch", "checkpoint_step", "code", "message")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_STEP_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    checkpoint_step: int
+    code: str
+    message: str
+    def __init__(self, epoch: _Optional[int] = ..., checkpoint_step: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class InferAnswer(_message.Message):
+    __slots__ = ("epoch", "number", "output", "code", "message", "vnode_id")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    VNODE_ID_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    number: int
+    output: Tensor
+    code: str
+    message: str
+    vnode_id: str
+    def __init__(self, epoch: _Optional[int] = ..., number: _Optional[int] = ..., output: _Optional[_Union[Tensor, _Mapping]] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., vnode_id: _Optional[str] = ...) -> None: ...
+
 class AuditDigest(_message.Message):
     __slots__ = ("epoch", "vnode_id", "from_step", "until_step", "digest")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -516,7 +548,7 @@ class AuditDigest(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., vnode_id: _Optional[str] = ..., from_step: _Optional[int] = ..., until_step: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class HubMessage(_message.Message):
-    __slots__ = ("prepare", "run", "drain", "drop", "probe", "infer", "audit")
+    __slots__ = ("prepare", "run", "drain", "drop", "probe", "infer", "audit", "open_checkpoint")
     PREPARE_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
@@ -524,6 +556,7 @@ class HubMessage(_message.Message):
     PROBE_FIELD_NUMBER: _ClassVar[int]
     INFER_FIELD_NUMBER: _ClassVar[int]
     AUDIT_FIELD_NUMBER: _ClassVar[int]
+    OPEN_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     prepare: Prepare
     run: RunOrder
     drain: Drain
@@ -531,7 +564,8 @@ class HubMessage(_message.Message):
     probe: Probe
     infer: InferOrder
     audit: AuditOrder
-    def __init__(self, prepare: _Optional[_Union[Prepare, _Mapping]] = ..., run: _Optional[_Union[RunOrder, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., drop: _Optional[_Union[Drop, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., infer: _Optional[_Union[InferOrder, _Mapping]] = ..., audit: _Optional[_Union[AuditOrder, _Mapping]] = ...) -> None: ...
+    open_checkpoint: OpenCheckpoint
+    def __init__(self, prepare: _Optional[_Union[Prepare, _Mapping]] = ..., run: _Optional[_Union[RunOrder, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., drop: _Optional[_Union[Drop, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., infer: _Optional[_Union[InferOrder, _Mapping]] = ..., audit: _Optional[_Union[AuditOrder, _Mapping]] = ..., open_checkpoint: _Optional[_Union[OpenCheckpoint, _Mapping]] = ...) -> None: ...
 
 class Location(_message.Message):
     __slots__ = ("vnode_id", "replica", "seat", "node_id", "incarnation", "address")
@@ -611,13 +645,40 @@ class Probe(_message.Message):
     nonce: int
     def __init__(self, nonce: _Optional[int] = ...) -> None: ...
 
+class OpenCheckpoint(_message.Message):
+    __slots__ = ("epoch", "checkpoint_step", "checkpoints", "kept_steps")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_STEP_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_STEPS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    checkpoint_step: int
+    checkpoints: _containers.RepeatedCompositeFieldContainer[VNodeCheckpoint]
+    kept_steps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., checkpoint_step: _Optional[int] = ..., checkpoints: _Optional[_Iterable[_Union[VNodeCheckpoint, _Mapping]]] = ..., kept_steps: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class InferOrder(_message.Message):
-    __slots__ = ("request_id", "checkpoint_step")
+    __slots__ = ("request_id", "checkpoint_step", "epoch", "number", "replica", "inputs")
+    class InputsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Tensor
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_STEP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     checkpoint_step: int
-    def __init__(self, request_id: _Optional[str] = ..., checkpoint_step: _Optional[int] = ...) -> None: ...
+    epoch: int
+    number: int
+    replica: int
+    inputs: _containers.MessageMap[str, Tensor]
+    def __init__(self, request_id: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., epoch: _Optional[int] = ..., number: _Optional[int] = ..., replica: _Optional[int] = ..., inputs: _Optional[_Mapping[str, Tensor]] = ...) -> None: ...
 
 class AuditOrder(_message.Message):
     __slots__ = ("vnode_id", "from_step", "until_step")
