@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from computepool import clock
 from computepool.core.networks.host_faults import HostFaultCode
 from computepool.core.networks.placement import SeatId
 from computepool.node import journal
@@ -28,6 +29,8 @@ from computepool.node.vnodes.frames import (
 
 # Nothing is lost by it when every wake comes through; it bounds what one that did not would cost.
 IDLE_SECONDS = 1.0
+# After a piece of an answer, however small: the loop shares the interpreter with us, and carries training's frames.
+REST_SECONDS_MIN = 0.0005
 # A piece of work that takes longer is left to the end of the process.
 JOIN_SECONDS = 0.2
 
@@ -53,6 +56,8 @@ class Driver:
         self._limits = limits or FrameLimits()
         self._engine: Engine | None = None
         self._answering: Answering | None = None
+        # No answer is computed before this.
+        self._rest_until = 0.0
         self._running = False
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -110,16 +115,28 @@ class Driver:
 
     def _work(self) -> None:
         while self._running:
-            engine, answering = self._engine, self._answering
-            # A piece of each in turn: neither waits for more than one of the other's.
+            engine = self._engine
             trained = self._compute(engine) if engine is not None else None
-            answered = answering.run_ready() if answering is not None else None
+            answered = self._answer(engine)
             if trained is None and answered is None:
-                self._wake.wait(IDLE_SECONDS)
+                rest_seconds = self._rest_until - clock.seconds()
+                self._wake.wait(rest_seconds if rest_seconds > 0 else IDLE_SECONDS)
                 self._wake.clear()
                 continue
             for frame in (*(trained or ()), *(answered or ())):
                 self._to_loop(lambda frame=frame: self._on_outgoing(frame))  # type: ignore[misc]
+
+    def _answer(self, engine: Engine | None) -> list[Outgoing] | None:
+        """One piece, and then none for as long as it took: whoever asks without end slows the training by half, and
+        does not stop it. Without training there is nothing to leave room for."""
+        began = clock.seconds()
+        if self._answering is None or began < self._rest_until:
+            return None
+        answered = self._answering.run_ready()
+        if answered is not None and engine is not None and not engine.progress.is_done:
+            ended = clock.seconds()
+            self._rest_until = ended + max(ended - began, REST_SECONDS_MIN)
+        return answered
 
     def _compute(self, engine: Engine) -> list[Outgoing] | None:
         try:
