@@ -11,17 +11,22 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load
 
-from computepool.core.networks.spec import NetworkSpec
+from computepool.core.networks.spec import NetworkSpec, OptimizerKind, OptimizerSpec
 from computepool.core.networks.spec_json import to_json
 from computepool.node.host_options import HostOptions
+from computepool.node.vnodes.checkpoints import pack, take_snapshot
 from computepool.node.vnodes.data import Dataset
+from computepool.node.vnodes.events import CheckpointReady
 from computepool.node.vnodes.host import Host
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
 from tests.support.network_data import make_dataset
 from tests.support.networks import make_mlp
 
 SPEC = make_mlp()
+# Its optimizer keeps nothing: the weights of the seed are a whole checkpoint.
+PLAIN = make_mlp(optimizer=OptimizerSpec(kind=OptimizerKind.SGD))
 # One VNode each on three seats; the loss shares the last one.
 SEATS = {"a": "seat-0", "b": "seat-1", "head": "seat-2", "loss": "seat-2"}
 
@@ -48,7 +53,10 @@ class HostAlone:
         self.fetched.append(sha256)
         return self.shelf[sha256]
 
-    async def prepare(self, *data: bytes, spec: NetworkSpec = SPEC, epoch: int = 1) -> None:
+    async def prepare(
+        self, *data: bytes, spec: NetworkSpec = SPEC, epoch: int = 1, checkpoint: tuple[int, dict[str, str]] = (0, {})
+    ) -> None:
+        """`checkpoint`: its step, and the hash of each VNode's state."""
         names = [hashlib.sha256(content).hexdigest() for content in data]
         self.shelf.update(zip(names, data, strict=True))
         placement = [pb.Location(vnode_id=id, seat=seat, incarnation=1) for id, seat in SEATS.items()]
@@ -57,6 +65,8 @@ class HostAlone:
             spec_json=to_json(spec),
             placement=placement,
             data=[pb.DataRef(sha256=name) for name in names],
+            checkpoint_step=checkpoint[0],
+            checkpoints=[pb.VNodeCheckpoint(vnode_id=id, sha256=sha256) for id, sha256 in checkpoint[1].items()],
         )
         await self.host._prepare(order)
 
@@ -146,3 +156,39 @@ async def test_an_order_of_an_older_epoch_is_not_obeyed(make_host):
     await at.prepare(epoch=2)
     assert at.list_said() == []
     assert at.host._driver.engine.progress.epoch == 3
+
+
+async def test_who_stays_goes_back_to_what_it_stored_itself_and_fetches_nothing(make_host):
+    at = make_host("seat-1")
+    stored: list[str] = []
+
+    async def write(sha256: str, content: bytes) -> None:
+        stored.append(sha256)
+        at.shelf[sha256] = content
+
+    at.host._session.write_blob = write
+    await at.prepare(spec=PLAIN)
+    [packed] = at.host._driver.engine.snapshot()
+    at.host._hear(CheckpointReady(1, 10, "b", packed.content, packed.sha256, packed.digest))
+    await asyncio.gather(*at.host._storing)
+    at.list_said()
+
+    await at.prepare(spec=PLAIN, epoch=2, checkpoint=(10, {"b": packed.sha256}))
+    assert (stored, at.fetched) == ([packed.sha256], [])
+    [said] = at.list_said()
+    assert said.prepared.epoch == 2
+    # What somebody else has stored of the same step meanwhile is another thing, and is fetched.
+    other = pack(take_snapshot("b", 10, {name: t + 1 for name, t in load(packed.content).items()}))
+    at.shelf[other.sha256] = other.content
+    await at.prepare(spec=PLAIN, epoch=3, checkpoint=(10, {"b": other.sha256}))
+    assert at.fetched == [other.sha256]
+
+
+async def test_whoever_takes_a_seat_over_fetches_its_checkpoint_once(make_host):
+    before, after = make_host("seat-1"), make_host("seat-1")
+    await before.prepare(spec=PLAIN)
+    [packed] = before.host._driver.engine.snapshot()
+    after.shelf[packed.sha256] = packed.content
+    for epoch in (2, 3):
+        await after.prepare(spec=PLAIN, epoch=epoch, checkpoint=(10, {"b": packed.sha256}))
+    assert after.fetched == [packed.sha256]
