@@ -15,6 +15,7 @@ from torch import Tensor
 from computepool.cli.main import run as say
 from computepool.core.errors import InvalidRequest, NotFound, PayloadTooLarge
 from computepool.core.networks.errors import InferenceFailed, NoLiveRun
+from computepool.core.networks.run import RunState
 from computepool.networks import HubGrid, Network, TrainOptions, reference
 from computepool.networks.remote import HubRun
 from computepool.networks.uncut import answer
@@ -112,11 +113,22 @@ async def test_a_network_answers_while_it_trains_and_through_the_loss_of_a_pnode
         await grid.wait_for_state(run.id, "stopped")
         with pytest.raises(NoLiveRun, match="stopped"):
             await asyncio.to_thread(run.infer, pick(0))
+        # A run that is over is taken up again to answer, without another step.
+        await asyncio.to_thread(_serve, run, spec)
         # Nobody is there to be asked: it is computed here.
         assert torch.equal(network.infer(pick(0)), answer(spec, run.state_dict(), pick(0)))
         assert await grid.list_losses(run.id) == reference(spec, data, run.look().step).losses
     finally:
         hub.close()
+
+
+def _serve(run: HubRun, spec) -> None:
+    weights, step = run.state_dict(), run.look().checkpoint_step
+    run.resume(steps=step, serve=True)
+    assert torch.equal(run.infer(pick(4)), answer(spec, weights, pick(4)))
+    assert run.inference.checkpoint_step == step
+    run.stop()
+    assert run.wait().state is RunState.SUCCEEDED
 
 
 def _ask_in_other_ways(grid: NetworkGrid, network: Network, run: HubRun, data, tmp_path: Path) -> None:

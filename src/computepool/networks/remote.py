@@ -47,6 +47,8 @@ class TrainOptions:
     # The most that an hour of one seat may cost; None: what the hub takes.
     ceiling_microcredits_per_hour: int | None = None
     node_ids: Sequence[str] = ()
+    # Stay when all steps are made, and answer until it is stopped or its hours are over.
+    serve: bool = False
 
 
 class HubGrid:
@@ -202,8 +204,9 @@ class HubRun(Run):
     def stop(self) -> None:
         self._grid.call("StopTrain", pb.StopTrainRequest(run_id=self.id))
 
-    def resume(self, steps: int | None = None) -> None:
-        self._grid.call("ResumeTrain", pb.ResumeTrainRequest(run_id=self.id, steps=steps or 0))
+    def resume(self, steps: int | None = None, *, serve: bool = False) -> None:
+        """With `serve` it answers once all steps are made, and there need be none left to make."""
+        self._grid.call("ResumeTrain", pb.ResumeTrainRequest(run_id=self.id, steps=steps or 0, serve=serve))
 
     def infer(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """At the run's PNodes, beside the training. Raises NoLiveRun when it is over."""
@@ -253,6 +256,7 @@ def _to_options(options: TrainOptions | None, steps: int, data: Sequence[pb.Data
         hours_max=options.hours_max,
         seats=options.seats,
         node_ids=options.node_ids,
+        serve=options.serve,
     )
 
 

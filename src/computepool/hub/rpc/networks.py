@@ -119,7 +119,12 @@ async def stop_train(call: Call, request: pb.StopTrainRequest) -> pb.Run:
 async def resume_train(call: Call, request: pb.ResumeTrainRequest) -> pb.Run:
     rpc = call.rpc
     view = await run_service.resume_run(
-        rpc.pool, rpc.hosting.prices, call.account, _read_run(request.run_id), steps=request.steps
+        rpc.pool,
+        rpc.hosting.prices,
+        call.account,
+        _read_run(request.run_id),
+        steps=request.steps,
+        serves=request.serve,
     )
     return _to_run(view)
 
@@ -198,6 +203,7 @@ def _to_options(options: pb.TrainOptions) -> TrainOptions:
         hours_max=options.hours_max or 1,
         seats=options.seats,
         node_ids=tuple(NodeId(read_id(each, "node")) for each in options.node_ids),
+        serves=options.serve,
     )
 
 

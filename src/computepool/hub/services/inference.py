@@ -183,8 +183,8 @@ class InferenceDesk:
         row = await self._find_row(caller, run_id, network_id)
         if row.state in OVER:
             raise NoLiveRun(
-                f"The run is {row.state.value}: no PNode holds its weights. Resume it, or compute in your own "
-                "process with what `computepool net export` gives."
+                f"The run is {row.state.value}: no PNode holds its weights. Let it answer (computepool net resume "
+                f"{row.id} --serve), or compute in your own process with what computepool net export gives."
             )
         if self._owner.find(row.id) is None:
             await self._owner.claim(row.id)

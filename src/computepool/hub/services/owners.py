@@ -34,6 +34,7 @@ from computepool.core.networks.run import (
     KeepStep,
     LeasesLost,
     NobodyFits,
+    PaySeats,
     PlaceSeats,
     ProbeAnswered,
     Run,
@@ -480,7 +481,7 @@ class RunOwner:
         """Who has done its part is paid to here; who is gone is paid to the checkpoint before."""
         vacated = {each.attempt_id: each.cause for each in effects if isinstance(each, VacateSeat)}
         end = next((each for each in effects if isinstance(each, EndRun)), None)
-        completed = any(isinstance(each, CompleteCheckpoint) for each in effects)
+        completed = any(isinstance(each, CompleteCheckpoint | PaySeats) for each in effects)
         seats = [seat.attempt_id for seat in before.seats.values() if seat.attempt_id is not None]
         if vacated or end is not None:
             await seat_service.lock_seats(conn, seats)
@@ -615,6 +616,7 @@ def _to_owned(loaded: LoadedRun, *, now: float) -> _Owned:
         seats=loaded.seats,
         replicas=spec.replicas,
         exact=spec.exact,
+        serves=bool(row.options.get("serves")),
         state=row.state,
         epoch=row.epoch,
         locations=loaded.locations,

@@ -206,8 +206,10 @@ async def ask_stop(conn: Connection, id: RunId) -> None:
     await _q.ask_stop(conn, id=id)
 
 
-async def resume_run(conn: Connection, *, id: RunId, job_id: JobId, steps: int, seconds: float) -> None:
-    await _q.resume_run(conn, id=id, job_id=job_id, steps=steps, seconds=seconds)
+async def resume_run(
+    conn: Connection, *, id: RunId, job_id: JobId, steps: int, options: Mapping[str, Any], seconds: float
+) -> None:
+    await _q.resume_run(conn, id=id, job_id=job_id, steps=steps, options=options, seconds=seconds)
     await _q.set_job_run(conn, run_id=id, job_id=job_id)
 
 

@@ -88,6 +88,7 @@ class Host:
         self._spec: NetworkSpec | None = None
         self._spec_json = ""
         self._epoch = 0
+        self._preparing = False
         self._order: asyncio.Task[None] | None = None
         self._storing: set[asyncio.Task[None]] = set()
         # A new epoch asks for the same.
@@ -172,11 +173,14 @@ class Host:
             self._session.forget()
         self._epoch = order.epoch
         self._token_seconds = order.seat_token_seconds
+        self._preparing = True
         try:
             await self._take_up(order)
         except _PREPARE_FAULTS as error:
             self._say_fault(order.epoch, "", _name_code(error), str(error))
             return
+        finally:
+            self._preparing = False
         mine = [each.vnode_id for each in order.placement if each.seat == self._options.seat]
         self._session.say(pb.HostMessage(prepared=pb.Prepared(epoch=order.epoch, vnode_ids=mine)))
 
@@ -361,7 +365,10 @@ class Host:
         self._beats += 1
         engine = self._driver.engine
         beat = pb.HostBeat(sequence=self._beats, epoch=self._epoch)
-        if engine is not None:
+        if self._preparing:
+            # Whoever fetches or builds gets on; whoever hangs does neither.
+            beat.watermark = self._session.pieces_read + int(clock.cpu_seconds())
+        elif engine is not None:
             progress = engine.progress
             beat.watermark, beat.step, beat.micro_batch = progress.watermark, progress.step, progress.micro_batch
         self._session.say(pb.HostMessage(beat=beat))

@@ -107,20 +107,22 @@ class DataRef(_message.Message):
     def __init__(self, uri: _Optional[str] = ..., sha256: _Optional[str] = ..., format: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class TrainOptions(_message.Message):
-    __slots__ = ("steps", "data", "ceiling_microcredits_per_hour", "hours_max", "seats", "node_ids")
+    __slots__ = ("steps", "data", "ceiling_microcredits_per_hour", "hours_max", "seats", "node_ids", "serve")
     STEPS_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     CEILING_MICROCREDITS_PER_HOUR_FIELD_NUMBER: _ClassVar[int]
     HOURS_MAX_FIELD_NUMBER: _ClassVar[int]
     SEATS_FIELD_NUMBER: _ClassVar[int]
     NODE_IDS_FIELD_NUMBER: _ClassVar[int]
+    SERVE_FIELD_NUMBER: _ClassVar[int]
     steps: int
     data: _containers.RepeatedCompositeFieldContainer[DataRef]
     ceiling_microcredits_per_hour: int
     hours_max: int
     seats: int
     node_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, steps: _Optional[int] = ..., data: _Optional[_Iterable[_Union[DataRef, _Mapping]]] = ..., ceiling_microcredits_per_hour: _Optional[int] = ..., hours_max: _Optional[int] = ..., seats: _Optional[int] = ..., node_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    serve: bool
+    def __init__(self, steps: _Optional[int] = ..., data: _Optional[_Iterable[_Union[DataRef, _Mapping]]] = ..., ceiling_microcredits_per_hour: _Optional[int] = ..., hours_max: _Optional[int] = ..., seats: _Optional[int] = ..., node_ids: _Optional[_Iterable[str]] = ..., serve: _Optional[bool] = ...) -> None: ...
 
 class PlanNetworkRequest(_message.Message):
     __slots__ = ("network_id", "options")
@@ -193,12 +195,14 @@ class StopTrainRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ...) -> None: ...
 
 class ResumeTrainRequest(_message.Message):
-    __slots__ = ("run_id", "steps")
+    __slots__ = ("run_id", "steps", "serve")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    SERVE_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     steps: int
-    def __init__(self, run_id: _Optional[str] = ..., steps: _Optional[int] = ...) -> None: ...
+    serve: bool
+    def __init__(self, run_id: _Optional[str] = ..., steps: _Optional[int] = ..., serve: _Optional[bool] = ...) -> None: ...
 
 class GetRunRequest(_message.Message):
     __slots__ = ("run_id",)
