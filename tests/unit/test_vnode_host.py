@@ -149,6 +149,17 @@ async def test_data_that_does_not_fit_or_cannot_be_read_is_told_as_such(make_hos
     assert at.fault.code == "data_invalid"
 
 
+async def test_samples_that_are_no_numbers_are_told_before_a_step_is_made(make_host):
+    at = make_host("seat-0")
+    good = make_dataset(SPEC).tensors
+    spoilt = {**good, "x": good["x"].clone()}
+    spoilt["x"][3, 0], spoilt["x"][5, 1] = float("nan"), float("inf")
+    await at.prepare(Dataset.from_tensors(spoilt).to_bytes())
+    fault = at.fault
+    assert fault.code == "data_invalid"
+    assert "2 samples of x hold NaN or infinity, the first is 3" in fault.message
+
+
 async def test_an_order_of_an_older_epoch_is_not_obeyed(make_host):
     at = make_host("seat-1")
     await at.prepare(epoch=3)

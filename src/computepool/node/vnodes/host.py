@@ -11,6 +11,7 @@ import contextlib
 import struct
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 import torch
 
@@ -24,6 +25,7 @@ from computepool.core.networks.spec import SOURCE_MARK, NetworkSpec
 from computepool.core.networks.spec_json import from_json
 from computepool.node import journal
 from computepool.node.host_options import PORT, HostOptions
+from computepool.node.tokens import find_vouched_keys
 from computepool.node.vnodes.checkpoints import Checkpoint, CheckpointCache, CheckpointUnreadable, Packed
 from computepool.node.vnodes.data import Dataset, list_data_faults
 from computepool.node.vnodes.driver import Driver
@@ -40,6 +42,7 @@ from computepool.node.vnodes.frames import HARMLESS, FrameHead, FrameKind, Outgo
 from computepool.node.vnodes.hub_session import HubSession
 from computepool.node.vnodes.serving import Serving
 from computepool.node.vnodes.wire_frames import Fault
+from computepool.wire.nodes import HubKey
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
 
 # The agent ends us by force soon after.
@@ -75,6 +78,7 @@ class Host:
             lease_secret=options.lease_secret,
             relay_tls=tls,
         )
+        self._hub_keys: list[HubKey] = list(options.hub_keys)
         self._cached = CheckpointCache(min(CACHED_BYTES_MAX, options.memory_bytes // CACHED_SHARE))
         self._serving = Serving(
             SeatId(options.seat),
@@ -353,8 +357,20 @@ class Host:
         while True:
             await asyncio.sleep((self._token_seconds or TOKEN_SECONDS) / 2)
             found = await self._session.resolve()
+            if found is not None:
+                self._learn_keys(found.hub_keys_signed)
             if found is not None and found.epoch == self._epoch and found.seat_token:
                 self._edges.renew(found.seat_token)
+
+    def _learn_keys(self, signed: Sequence[str]) -> None:
+        """The hub changes its keys while a run goes on; those that we know vouch for those that come."""
+        keys = find_vouched_keys(
+            signed, node_id=UUID(self._options.node_id), pinned=self._hub_keys, now_seconds=clock.unix_seconds()
+        )
+        if keys is not None and keys != self._hub_keys:
+            journal.info("hub_keys_changed", count=len(keys))
+            self._hub_keys = keys
+            self._edges.trust(keys)
 
     async def _beat(self, beat_seconds: float) -> None:
         while True:

@@ -703,20 +703,22 @@ class ResolveRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., known_epoch: _Optional[int] = ...) -> None: ...
 
 class ResolveResponse(_message.Message):
-    __slots__ = ("epoch", "placement", "owner_address", "seat_token", "seat_token_seconds", "relay_address")
+    __slots__ = ("epoch", "placement", "owner_address", "seat_token", "seat_token_seconds", "relay_address", "hub_keys_signed")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     OWNER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SEAT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     SEAT_TOKEN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     RELAY_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HUB_KEYS_SIGNED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     placement: _containers.RepeatedCompositeFieldContainer[Location]
     owner_address: str
     seat_token: str
     seat_token_seconds: float
     relay_address: str
-    def __init__(self, epoch: _Optional[int] = ..., placement: _Optional[_Iterable[_Union[Location, _Mapping]]] = ..., owner_address: _Optional[str] = ..., seat_token: _Optional[str] = ..., seat_token_seconds: _Optional[float] = ..., relay_address: _Optional[str] = ...) -> None: ...
+    hub_keys_signed: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, epoch: _Optional[int] = ..., placement: _Optional[_Iterable[_Union[Location, _Mapping]]] = ..., owner_address: _Optional[str] = ..., seat_token: _Optional[str] = ..., seat_token_seconds: _Optional[float] = ..., relay_address: _Optional[str] = ..., hub_keys_signed: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReportPeerRequest(_message.Message):
     __slots__ = ("run_id", "epoch", "seat", "reason")
