@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import grpc
@@ -28,6 +29,8 @@ from computepool.core.networks.detection import SILENCE_SECONDS
 from computepool.core.networks.errors import DataRefused, NoPlacement, RunElsewhere
 from computepool.core.networks.spec import Dtype, Edge, VNodeSpec
 from computepool.core.networks.spec_json import to_json
+from computepool.node.tokens import find_vouched_keys
+from computepool.wire.nodes import HubKey
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
 from computepool.wire.pb.computepool.v1 import networks_pb2_grpc as stubs
 from tests.support.hub_process import HubProcess, free_port
@@ -154,6 +157,14 @@ async def test_a_run_goes_from_a_spec_to_weights_over_grpc_and_rest(grid):
     assert all(prepare.seat_token for prepare in prepares)
     assert [ref.sha256 for ref in prepares[0].data] == [SHA]
     assert await hosts[0].read_blob(SHA) == DATA
+    # A host learns the keys that sign streams' tokens from the hub's older ones.
+    resolved, node = await hosts[0].resolve(), next(node for node in grid.nodes if hosts[0].attempt_id in node.held)
+    known = httpx.get(f"{grid.hubs[0].url}/v1/hub").json()["hub_keys"]
+    pinned = [HubKey(kid=key["kid"], public_key=key["public_key"]) for key in known]
+    vouched = find_vouched_keys(
+        resolved.hub_keys_signed, node_id=UUID(node.node_id), pinned=pinned, now_seconds=time.time()
+    )
+    assert vouched == pinned
     runs = [await host.until("run", epoch=1) for host in hosts]
     assert {(order.from_step, order.until_step) for order in runs} == {(0, 4)}
     last = next(host for host in hosts if "loss" in vnodes_of(host))

@@ -41,6 +41,7 @@ from computepool.node.vnodes.events import (
 from computepool.node.vnodes.frames import HARMLESS, FrameHead, FrameKind, Outgoing, to_bytes
 from computepool.node.vnodes.hub_session import HubSession
 from computepool.node.vnodes.serving import Serving
+from computepool.node.vnodes.shelf import DataShelf
 from computepool.node.vnodes.wire_frames import Fault
 from computepool.wire.nodes import HubKey
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
@@ -78,6 +79,7 @@ class Host:
             lease_secret=options.lease_secret,
             relay_tls=tls,
         )
+        self._shelf = DataShelf(options.data_folder, bytes_max=options.data_bytes_max)
         self._hub_keys: list[HubKey] = list(options.hub_keys)
         self._cached = CheckpointCache(min(CACHED_BYTES_MAX, options.memory_bytes // CACHED_SHARE))
         self._serving = Serving(
@@ -231,9 +233,20 @@ class Host:
             return None
         names = tuple(each.sha256 for each in order.data)
         if self._dataset is None or names != self._dataset_names:
-            contents = [await self._session.read_blob(name) for name in names]
+            contents = [await self._read_shard(name) for name in names]
             self._dataset, self._dataset_names = await asyncio.to_thread(_join_data, spec, contents), names
         return self._dataset
+
+    async def _read_shard(self, sha256: str) -> bytes:
+        """The hub places runs where their data lies already: then it is not fetched."""
+        content = await asyncio.to_thread(self._shelf.find, sha256)
+        fetched_bytes = 0
+        if content is None:
+            content = await self._session.read_blob(sha256)
+            fetched_bytes = len(content)
+            await asyncio.to_thread(self._shelf.put, sha256, content)
+        journal.info("shard_read", sha256=sha256, fetched_bytes=fetched_bytes)
+        return content
 
     async def _load_checkpoint(self, order: pb.Prepare, placement: Placement) -> Checkpoint | None:
         if not order.checkpoint_step:
