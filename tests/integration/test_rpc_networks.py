@@ -348,7 +348,7 @@ async def test_what_makes_no_sense_is_refused_with_what_is_wrong_and_changes_not
         with pytest.raises(InvalidSpec, match=words):
             await grid.call(person, "CreateNetwork", pb.CreateNetworkRequest(spec_json=text))
     # A block that fits no PNode is named, with what it takes and what there is.
-    large = chain(VNodeSpec("wide", "linear", {"features": 20_000_000}), VNodeSpec("head", "linear", {"features": 2}))
+    large = chain(VNodeSpec("wide", "linear", {"features": 10_000_000}), VNodeSpec("head", "linear", {"features": 2}))
     network = await grid.call(person, "CreateNetwork", pb.CreateNetworkRequest(spec_json=to_json(large)))
     httpx.put(f"{grid.hubs[0].url}/v1/artifacts/{SHA}", content=DATA, headers=person.headers)
     ref = pb.DataRef(sha256=SHA, size_bytes=len(DATA))
