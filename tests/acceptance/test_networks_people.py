@@ -53,6 +53,8 @@ def _use(grid: NetworkGrid, spec, tmp_path: Path) -> None:
         network_id = hub.create(network)
         assert hub.get(network_id).spec == spec
         assert (network_id, spec.name) in hub.list_networks()
+        with pytest.raises(InvalidRequest, match="without keep_weights"):
+            hub.start(Network(spec, state=network.state_dict()), data, STEPS, OPTIONS)
         plan = hub.plan(network_id, OPTIONS)
         assert {name for seat in plan.seats for name in seat.vnode_ids} == {vnode.id for vnode in spec.vnodes}
         run = network.train(data, STEPS, grid=hub, options=OPTIONS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -200,3 +202,20 @@ async def test_agents_that_cannot_reach_the_hub_lose_no_seat_while_their_hosts_c
         stopped = await grid.wait_for_state(run_id, "stopped")
         assert await grid.list_losses(run_id) == reference(spec, data, stopped.step).losses
         await proxy.close()
+
+
+async def test_the_pnode_that_holds_the_data_is_chosen_and_fetches_none_of_it(grid):
+    spec = make_mlp(checkpoint_every=10)
+    # Of this test alone, and so many that others do not hold them by chance.
+    data = make_dataset(spec, 57)
+    sha256 = hashlib.sha256(data.to_bytes()).hexdigest()
+    chosen, fetched = [], []
+    for _ in range(2):
+        run_id = await grid.train(spec, data, steps=5, seats=1)
+        run = await grid.wait_for_state(run_id, "succeeded")
+        [agent] = await grid.list_agents(run)
+        chosen.append(agent.name)
+        fetched.append(re.findall(rf"shard_read sha256={sha256} fetched_bytes=(\d+)", agent.log_text())[-1])
+        await grid.mend()
+    assert chosen[0] == chosen[1]
+    assert fetched == [str(len(data.to_bytes())), "0"]

@@ -78,8 +78,13 @@ MATRIX: dict[str, Row] = {
     "NetworkService/GetRun": Row(ACCOUNT, lambda w: pb.GetRunRequest(run_id=w.run_id), True),
     "NetworkService/ListRuns": Row(ACCOUNT, lambda w: pb.ListRunsRequest()),
     "NetworkService/WatchTrain": Row(ACCOUNT, lambda w: pb.WatchTrainRequest(run_id=w.run_id), True),
-    "NetworkService/Infer": Row(ACCOUNT, lambda w: pb.InferRequest(network_id=w.network_id), True),
-    "NetworkService/InferStream": Row(ACCOUNT, lambda w: pb.InferRequest(network_id=w.network_id), True),
+    # Who pays for the seats asks them.
+    "NetworkService/Infer": Row(
+        SUBMITTER, lambda w: pb.InferRequest(network_id=w.network_id), True, operator_sees_all=False
+    ),
+    "NetworkService/InferStream": Row(
+        SUBMITTER, lambda w: pb.InferRequest(run_id=w.run_id), True, operator_sees_all=False
+    ),
     "NetworkService/ListCheckpoints": Row(ACCOUNT, lambda w: pb.ListCheckpointsRequest(run_id=w.run_id), True),
     "NetworkService/ExportState": Row(ACCOUNT, lambda w: pb.ExportStateRequest(run_id=w.run_id), True),
     "MembershipService/Register": Row(LEASE, lambda w: pb.RegisterRequest(version=pb.ApiVersion(major=1))),
@@ -93,8 +98,6 @@ MATRIX: dict[str, Row] = {
         SEAT, lambda w: pb.Frame(kind=pb.FRAME_KIND_HELLO, version=pb.ApiVersion(major=1), run_id="r")
     ),
 }
-# Named in the protocol, and not there yet.
-NOT_YET = {"NetworkService/Infer", "NetworkService/InferStream"}
 ROLES = {
     "alice_submitter": {SUBMITTER},
     "alice_owner": {OWNER},
@@ -112,12 +115,12 @@ def test_every_rpc_has_a_row_and_every_row_an_rpc():
 
 
 def test_every_rpc_of_the_protocol_is_served():
-    assert set(list_declared()) - {f"{rpc.service}/{rpc.name}" for rpc in all_rpcs()} == NOT_YET
+    assert set(list_declared()) == {f"{rpc.service}/{rpc.name}" for rpc in all_rpcs()}
 
 
 def test_every_rpc_declares_the_access_that_its_row_expects():
     declared = {f"{rpc.service}/{rpc.name}": rpc.access.value for rpc in all_rpcs()}
-    assert declared == {name: row.access for name, row in MATRIX.items() if name not in NOT_YET}
+    assert declared == {name: row.access for name, row in MATRIX.items()}
 
 
 def test_every_status_of_rest_has_one_in_grpc():
@@ -216,6 +219,14 @@ class World:
 
     async def call(self, name: str, request: Any, metadata: list[tuple[str, str]]) -> Any:
         """The first answer, or the error."""
+        for _ in range(5):
+            found = await self._call_once(name, request, metadata)
+            # A call that is refused before its first message has left: the library then tells of its own trouble.
+            if not (isinstance(found, grpc.aio.AioRpcError) and found.details() == "Internal error from Core"):
+                break
+        return found
+
+    async def _call_once(self, name: str, request: Any, metadata: list[tuple[str, str]]) -> Any:
         service, _, method = name.partition("/")
         file = jobs.DESCRIPTOR if service == "JobService" else pb.DESCRIPTOR
         found = file.services_by_name[service].methods_by_name[method]
@@ -296,8 +307,6 @@ async def list_wrong(hub: HubProcess, dsn: str, address: str, operator: Any) -> 
     async with grpc.aio.insecure_channel(address) as world.channel:
         await world.set_up(operator)
         for name, row in MATRIX.items():
-            if name in NOT_YET:
-                continue
             for caller in CALLERS:
                 await world.node.heartbeat()
                 await world.nodes[1].heartbeat()
@@ -308,7 +317,7 @@ async def list_wrong(hub: HubProcess, dsn: str, address: str, operator: Any) -> 
                 want = expected(row, caller)
                 if not is_right(found, want, row):
                     wrong.append((name, caller, want, str(found)[:200]))
-    assert calls == (len(MATRIX) - len(NOT_YET)) * len(CALLERS)
+    assert calls == len(MATRIX) * len(CALLERS)
     await asyncio.gather(*(node.close() for node in world.nodes))
     return wrong
 

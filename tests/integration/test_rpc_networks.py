@@ -7,21 +7,34 @@ import hashlib
 import struct
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import grpc
 import httpx
 import pytest
 
-from computepool.core.errors import ComputePoolError, Conflict, InvalidRequest, NotFound, StaleLease
+from computepool.core.errors import (
+    ComputePoolError,
+    Conflict,
+    InvalidRequest,
+    InvalidSpec,
+    NotFound,
+    StaleLease,
+    VersionMismatch,
+)
 from computepool.core.networks.detection import SILENCE_SECONDS
-from computepool.core.networks.errors import RunElsewhere
+from computepool.core.networks.errors import DataRefused, NoPlacement, RunElsewhere
+from computepool.core.networks.spec import Dtype, Edge, VNodeSpec
 from computepool.core.networks.spec_json import to_json
+from computepool.node.tokens import find_vouched_keys
+from computepool.wire.nodes import HubKey
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
 from computepool.wire.pb.computepool.v1 import networks_pb2_grpc as stubs
 from tests.support.hub_process import HubProcess, free_port
-from tests.support.networks import make_mlp
+from tests.support.networks import chain, make_mlp
 from tests.support.people import Person, sign_up
 from tests.support.played_host import PlayedHost
 from tests.support.postgres import wait_for
@@ -144,6 +157,14 @@ async def test_a_run_goes_from_a_spec_to_weights_over_grpc_and_rest(grid):
     assert all(prepare.seat_token for prepare in prepares)
     assert [ref.sha256 for ref in prepares[0].data] == [SHA]
     assert await hosts[0].read_blob(SHA) == DATA
+    # A host learns the keys that sign streams' tokens from the hub's older ones.
+    resolved, node = await hosts[0].resolve(), next(node for node in grid.nodes if hosts[0].attempt_id in node.held)
+    known = httpx.get(f"{grid.hubs[0].url}/v1/hub").json()["hub_keys"]
+    pinned = [HubKey(kid=key["kid"], public_key=key["public_key"]) for key in known]
+    vouched = find_vouched_keys(
+        resolved.hub_keys_signed, node_id=UUID(node.node_id), pinned=pinned, now_seconds=time.time()
+    )
+    assert vouched == pinned
     runs = [await host.until("run", epoch=1) for host in hosts]
     assert {(order.from_step, order.until_step) for order in runs} == {(0, 4)}
     last = next(host for host in hosts if "loss" in vnodes_of(host))
@@ -297,3 +318,54 @@ async def test_contents_of_one_run_are_not_read_through_a_seat_of_another(grid):
         await hosts[0].read_blob(hashlib.sha256(b"somebody's").hexdigest())
     with pytest.raises(InvalidRequest):
         await hosts[0].read_blob("xyz")
+
+
+async def test_what_makes_no_sense_is_refused_with_what_is_wrong_and_changes_nothing(grid):
+    """Over the wire, as people and hosts send it; who may call is in the authorisation matrix."""
+    address = await grid.add_hub(lease_seconds=30)
+    person = sign_up(grid.hubs[0].url, "submitter")
+    node = await grid.add_node()
+    good = make_mlp()
+    a, b, head, loss = good.vnodes
+    cycle = (Edge("@x", "a", target_slot=0), Edge("b", "a", target_slot=1), *good.edges[1:])
+    specs = {
+        "not JSON": ("{", "JSON"),
+        "no spec": ("{}", "vnodes"),
+        "a cycle": (replace(good, vnodes=(VNodeSpec("a", "add"), b, head, loss), edges=cycle), "a -> b -> a"),
+        "an unknown block": (replace(good, vnodes=(replace(a, block="linea"), b, head, loss)), "linear"),
+        "shapes that do not fit": (
+            replace(good, vnodes=(VNodeSpec("a", "conv2d", {"channels": 2, "kernel": (3, 3)}), b, head, loss)),
+            "vnode a .conv2d.",
+        ),
+        "a tensor too large for an edge": (
+            chain(VNodeSpec("a", "linear", {"features": 8_192}), batch_size=1 << 18, micro_batches=1),
+            "a:0 gives .* use more micro_batches",
+        ),
+        "a wrong dtype": (replace(good, wire=Dtype.I64), "wire is i64"),
+    }
+    for spec, words in specs.values():
+        text = spec if isinstance(spec, str) else to_json(spec)
+        with pytest.raises(InvalidSpec, match=words):
+            await grid.call(person, "CreateNetwork", pb.CreateNetworkRequest(spec_json=text))
+    # A block that fits no PNode is named, with what it takes and what there is.
+    large = chain(VNodeSpec("wide", "linear", {"features": 10_000_000}), VNodeSpec("head", "linear", {"features": 2}))
+    network = await grid.call(person, "CreateNetwork", pb.CreateNetworkRequest(spec_json=to_json(large)))
+    httpx.put(f"{grid.hubs[0].url}/v1/artifacts/{SHA}", content=DATA, headers=person.headers)
+    ref = pb.DataRef(sha256=SHA, size_bytes=len(DATA))
+    request = pb.StartTrainRequest(network_id=network.id, options=pb.TrainOptions(steps=1, hours_max=1, data=[ref]))
+    with pytest.raises(NoPlacement, match="wide"):
+        await grid.call(person, "StartTrain", request)
+    private = pb.DataRef(sha256="0" * 64, uri="https://127.0.0.1/samples", size_bytes=7)
+    request.options.data[0].CopyFrom(private)
+    with pytest.raises(DataRefused):
+        await grid.call(person, "StartTrain", request)
+    # A host of another version, and one that opens a stream and says nothing.
+    await grid.start(person, seats=1)
+    host = PlayedHost(await node.claim_one())
+    with pytest.raises(VersionMismatch, match="major versions must agree"):
+        await host.ask(stubs.MembershipServiceStub, "Register", pb.RegisterRequest(version=pb.ApiVersion(major=2)))
+    async with grpc.aio.insecure_channel(address) as channel:
+        silent = stubs.MembershipServiceStub(channel).Session(metadata=host.metadata)
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await silent.read()
+        assert "Say hello first" in str(refusal.value.details())

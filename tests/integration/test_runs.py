@@ -12,6 +12,7 @@ import pytest
 
 from computepool.core.errors import Conflict, IdempotencyMismatch, InvalidRequest, NotFound
 from computepool.core.networks.detection import PROBE_SECONDS
+from computepool.core.networks.epochs import PAY_SECONDS
 from computepool.core.networks.errors import DataRefused, NoPlacement, RunElsewhere
 from computepool.core.networks.run import (
     FaultReported,
@@ -479,6 +480,31 @@ async def test_a_stopped_run_is_resumed_from_its_last_checkpoint_under_another_j
     assert run.state is RunState.RUNNING
     assert {(o.from_step, o.until_step) for o in at.post.list(SendRun) if o.epoch == run.epoch} == {(until, 60)}
     assert all(each.incarnation == 2 for each in run.locations)
+
+
+async def test_a_run_that_is_over_is_resumed_to_answer_and_its_hosts_are_paid_for_that_whatever_becomes_of_them(lab):
+    by, _, run_id, at = await set_going(lab, steps=2)
+    await lab.step(at, run_id, 1, 2)
+    await lab.store(at, run_id, 2)
+    assert (await lab.row(run_id))["state"] == "succeeded"
+    await run_service.resume_run(lab.spine.pool, lab.spine.leases.prices, by, run_id, serves=True)
+    await at.look()
+    await lab.set_going(at, run_id)
+    assert (at.run(run_id).state, at.run(run_id).is_serving) == (RunState.RUNNING, True)
+    # Another owner knows what it is for.
+    assert (await lab.row(run_id))["options"]["serves"] is True
+    attempt_id = at.run(run_id).seats[FIRST].attempt_id
+    await lab.turn_back(run_id, 300.0)
+    await at.wait(PAY_SECONDS + 1)
+    await die(lab, at, run_id, FIRST)
+    await at.wait(PROBE_SECONDS + 1)
+    [lost] = await lab.spine.fetch("SELECT state, checkpoint_seconds FROM attempts WHERE id = $1", attempt_id)
+    assert lost["state"] != "running"
+    assert lost["checkpoint_seconds"] >= 300
+    await lab.set_going(at, run_id)
+    await run_service.stop_run(lab.spine.pool, by, run_id)
+    await at.look()
+    assert (await lab.row(run_id))["state"] == "succeeded"
 
 
 async def test_a_run_at_work_is_not_resumed(lab):

@@ -18,7 +18,28 @@ def unordered_sum() -> None:
     exchange.add_in_order = segment_run.add_in_order = lambda parts: in_order(parts[::-1])
 
 
-BUGS = {"unordered_sum": unordered_sum}
+def unfenced() -> None:
+    """Listens to whoever had a seat once, and takes what it sends for a word of today."""
+    from computepool.node.vnodes.edges import Edges, _reader
+    from computepool.node.vnodes.engine import Engine
+    from computepool.node.vnodes.links import Link
+
+    def welcome_anybody(self, raw, stream):
+        hello = self._guard.read_hello(raw)
+        peer = self._peers[hello.seat]
+        return peer, Link(_reader(stream.read), stream.write, relayed=False, hello=hello)
+
+    receive = Engine.receive
+
+    def receive_anything(self, head, tensor):
+        now = self._placement.incarnation_of(head.source, head.replica)
+        return receive(self, head._replace(epoch=self._epoch, incarnation=now), tensor)
+
+    Edges._welcome = welcome_anybody
+    Engine.receive = receive_anything
+
+
+BUGS = {"unordered_sum": unordered_sum, "unfenced": unfenced}
 
 
 def run_agent(bug: str) -> int:

@@ -35,6 +35,8 @@ class PlayedHost:
         self.silent = False
         self.ended: Exception | None = None
         self._heard = asyncio.Condition()
+        # A stream takes one message at a time, and beats come in between.
+        self._saying = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._channel: Any = None
         self._call: Any = None
@@ -92,7 +94,8 @@ class PlayedHost:
             await asyncio.sleep(0.5)
 
     async def say(self, **kind: Any) -> None:
-        await self._call.write(pb.HostMessage(**kind))
+        async with self._saying:
+            await self._call.write(pb.HostMessage(**kind))
 
     @property
     def epoch(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from computepool.hub.services import run_blobs
 from computepool.hub.services import runs as run_service
 from computepool.hub.services.attempts import Beat, record_beats
 from computepool.hub.services.callers import AccountCaller
+from computepool.hub.services.inference import AskOrder, OpenOrder
 from computepool.hub.services.owners import Heard, Order, PrepareOrder, RunOwner
 from computepool.hub.services.pnodes import record_hosting
 from computepool.hub.services.runs import DataRef, RunView, TrainOptions
@@ -53,8 +54,17 @@ class RecordedPost:
 
     def __init__(self) -> None:
         self.open: set[AttemptId] = set()
-        self.sent: list[tuple[AttemptId, Order]] = []
+        self.sent: list[tuple[AttemptId, Any]] = []
         self.closed: list[AttemptId] = []
+        # What hosts do at once when they are told something.
+        self.on_sent: Callable[[AttemptId, Any], None] = lambda attempt_id, order: None
+
+    def offer(self, attempt_id: AttemptId, order: OpenOrder | AskOrder) -> bool:
+        if attempt_id not in self.open:
+            return False
+        self.sent.append((attempt_id, order))
+        self.on_sent(attempt_id, order)
+        return True
 
     def send(self, attempt_id: AttemptId, order: Order) -> bool:
         if attempt_id not in self.open:

@@ -68,6 +68,7 @@ class Story:
             seats=seats,
             replicas=run.replicas,
             exact=run.exact,
+            serves=run.serves,
             state=run.state,
             epoch=run.epoch + 1,
             locations=run.locations,

@@ -46,6 +46,8 @@ STABLE = {
     "posting_refused": 409,
     "dispute_refused": 409,
     "data_refused": 400,
+    "inference_failed": 400,
+    "no_live_run": 409,
     "no_placement": 409,
     "run_elsewhere": 503,
     "currency_mismatch": 400,

@@ -23,6 +23,7 @@ from computepool.core.networks.run import (
     LeasesLost,
     LeaveAnnounced,
     NobodyFits,
+    PaySeats,
     PeerReported,
     PlaceSeats,
     ProbeAnswered,
@@ -338,8 +339,25 @@ def test_a_host_that_is_never_prepared_is_given_up():
     story.fill()
     story.join()
     story.prepare(FIRST, MIDDLE)
-    effects = story.wait(detection.PREPARE_SECONDS + 0.5, beats=True)
+    effects = story.wait(detection.PREPARE_STALL_SECONDS - 0.5, beats=True)
+    assert only(VacateSeat, effects) == []
+    effects = story.wait(1.0, beats=True)
     assert [effect.seat for effect in only(VacateSeat, effects)] == [LAST]
+    assert "did not get on for 20 s" in story.told[-1]
+
+
+def test_a_host_that_gets_on_with_what_it_fetches_has_its_time_but_not_for_ever():
+    story = Story()
+    story.fill()
+    story.join()
+    story.prepare(FIRST, MIDDLE)
+    found: list[VacateSeat] = []
+    while story.now < 1_000.0 + detection.PREPARE_SECONDS:
+        watermark = story.run.seats[LAST].watermark + 1
+        story.hear(BeatHeard(LAST, story.attempt(LAST), story.run.epoch, watermark))
+        found += only(VacateSeat, story.wait(detection.BEAT_SECONDS, beats=True))
+    assert found == []
+    assert [effect.seat for effect in only(VacateSeat, story.wait(1.0, beats=True))] == [LAST]
 
 
 def test_a_lease_that_was_lost_elsewhere_loses_the_seat_and_is_not_ended_twice(story):
@@ -612,3 +630,68 @@ def test_a_host_of_nobody_is_nobody():
     stranger = AttemptId(UUID(int=99))
     assert story.hear(HostJoined(seat_id(7), stranger)) != []
     assert seat_id(7) not in story.run.seats
+
+
+# Answers after the last step
+
+
+@pytest.fixture
+def served() -> Story:
+    """A run of three steps that has made them, and stays."""
+    story = Story(make_run(steps=3, serves=True)).start()
+    story.step(1, 2, 3)
+    story.store(3)
+    assert story.run.is_serving
+    return story
+
+
+def test_a_run_that_serves_stays_when_its_steps_are_made(served):
+    assert served.run.state is RunState.RUNNING
+    assert only(EndRun, served.effects) == []
+    assert served.told[-1] == "all 3 steps are made; answers until it is stopped"
+
+
+def test_a_run_that_does_not_serve_ends_with_its_last_step():
+    story = Story(make_run(steps=3)).start()
+    story.step(1, 2, 3)
+    assert only(EndRun, story.store(3)) == [EndRun(RunState.SUCCEEDED, pays_to_now=True)]
+
+
+def test_who_only_answers_is_not_stuck(served):
+    effects = served.wait(detection.STALL_SECONDS_MAX, beats=True)
+    assert (served.run.state, served.run.epoch) == (RunState.RUNNING, 1)
+    assert only(VacateSeat, effects) == []
+
+
+def test_hosts_that_serve_are_paid_again_and_again(served):
+    effects = served.wait(10 * epochs.PAY_SECONDS, beats=True)
+    assert len(only(PaySeats, effects)) == 10
+
+
+def test_a_host_that_is_lost_while_it_serves_is_replaced_and_all_load_the_last_checkpoint(served):
+    close(served, MIDDLE)
+    served.wait(detection.PROBE_SECONDS)
+    assert served.run.state is RunState.RECOVERING
+    served.start()
+    orders = [order for order in only(SendRun, served.effects) if order.epoch == 2]
+    assert {(order.from_step, order.until_step) for order in orders} == {(3, 3)}
+    assert served.told[-1] == "answers at checkpoint 3 in epoch 2"
+    assert served.run.recoveries == 1
+    served.wait(epochs.PAY_SECONDS, beats=True)
+    assert served.run.recoveries == 0
+
+
+def test_an_owner_who_comes_back_waits_for_no_step_of_a_run_that_serves(served):
+    effects = served.hear(LeaveAnnounced(MIDDLE, served.attempt(MIDDLE), "back"))
+    assert [(effect.seat, effect.cause) for effect in only(VacateSeat, effects)] == [(MIDDLE, Cause.OWNER_RETURNED)]
+
+
+def test_a_run_that_serves_ends_at_once_when_it_is_stopped_and_has_succeeded(served):
+    effects = served.hear(StopAsked())
+    assert only(EndRun, effects) == [EndRun(RunState.SUCCEEDED, pays_to_now=True)]
+
+
+def test_a_run_is_resumed_to_serve_without_a_step_to_make():
+    story = Story(make_run(steps=3, step=3, checkpoint_step=3, serves=True, epoch=5)).start()
+    assert {(order.from_step, order.until_step) for order in only(SendRun, story.effects)} == {(3, 3)}
+    assert story.told[-1] == "answers at checkpoint 3 in epoch 5"

@@ -31,6 +31,7 @@ def command() -> None:
         computepool net train digits.yaml digits.safetensors --steps 200 --local 3
         computepool net train digits.yaml digits.safetensors --steps 200 --seats 3
         computepool net watch RUN
+        computepool net infer RUN questions.safetensors answers.safetensors
         computepool net export RUN weights.safetensors
     """
 
@@ -98,6 +99,7 @@ def plan(
 @click.option("--hours", type=click.IntRange(min=1), default=1, show_default=True, help="At most so long.")
 @click.option("--max-price", metavar="CREDITS", help="The most that an hour of a machine may cost.")
 @click.option("--out", type=click.Path(dir_okay=False), help="With --local: where the weights go, as safetensors.")
+@click.option("--serve", is_flag=True, help="At a hub: then answer, until it is stopped or its hours are over.")
 @click.option("--detach", is_flag=True, help="At a hub: print the run's id and leave.")
 @hub_options
 def train(
@@ -109,6 +111,7 @@ def train(
     hours: int,
     max_price: str | None,
     out: str | None,
+    serve: bool,
     detach: bool,
     hub_url: str | None,
     key: str | None,
@@ -118,6 +121,8 @@ def train(
 
     samples = Dataset.from_bytes(Path(data).read_bytes())
     if pnodes is not None:
+        if serve or detach:
+            raise click.UsageError("--serve and --detach are for a hub: processes of this machine end with this one.")
         from computepool.networks import local
 
         with local(pnodes=pnodes) as local_grid:
@@ -130,7 +135,8 @@ def train(
         raise click.UsageError("--out is for --local. At a hub: computepool net export RUN FILE")
     from computepool.networks import TrainOptions
 
-    options = TrainOptions(seats=seats, hours_max=hours, ceiling_microcredits_per_hour=_read_price(max_price))
+    price = _read_price(max_price)
+    options = TrainOptions(seats=seats, hours_max=hours, ceiling_microcredits_per_hour=price, serve=serve)
     with _open(hub_url, key) as grid:
         run = grid.start(_load(network) if _is_file(network) else network, samples, steps, options)
         click.echo(run.id)
@@ -158,11 +164,35 @@ def stop(run_id: str, hub_url: str | None, key: str | None) -> None:
 @command.command("resume")
 @click.argument("run_id", metavar="RUN")
 @click.option("--steps", type=click.IntRange(min=1), help="How many it is to have made in the end.")
+@click.option("--serve", is_flag=True, help="Then answer, until it is stopped or its hours are over.")
 @hub_options
-def resume(run_id: str, steps: int | None, hub_url: str | None, key: str | None) -> None:
-    """Go on with a run that was stopped."""
+def resume(run_id: str, steps: int | None, serve: bool, hub_url: str | None, key: str | None) -> None:
+    """Go on with a run that was stopped; with --serve also with one that has made all its steps."""
     with _open(hub_url, key) as grid:
-        grid.get_run(run_id).resume(steps)
+        grid.get_run(run_id).resume(steps, serve=serve)
+
+
+@command.command("infer")
+@click.argument("run_id", metavar="RUN")
+@click.argument("inputs", type=click.Path(exists=True, dir_okay=False))
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--checkpoint", type=click.IntRange(min=1), metavar="STEP", help="Of this step. [default: the newest]")
+@click.option("--batch", type=click.IntRange(min=1), default=64, show_default=True, help="Samples in one request.")
+@hub_options
+def infer(
+    run_id: str, inputs: str, file: str, checkpoint: int | None, batch: int, hub_url: str | None, key: str | None
+) -> None:
+    """Ask the machines of a run that goes on. INPUTS is safetensors named as the network's sources.
+
+    The answers go to FILE (safetensors, the tensor `output`), a row for each sample, all of one checkpoint.
+    """
+    from computepool.networks.questions import answer_file
+
+    with _open(hub_url, key) as grid:
+        count, step = answer_file(
+            grid.get_run(run_id), Path(inputs), Path(file), checkpoint_step=checkpoint or 0, batch_size=batch
+        )
+    click.echo(f"{count} samples answered at checkpoint {step}, in {file}", err=True)
 
 
 @command.command("export")

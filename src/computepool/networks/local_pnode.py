@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from computepool import clock
 from computepool.core.networks.host_faults import HostFaultCode
 from computepool.core.networks.placement import Location, Placement, SeatId
 from computepool.core.networks.spec_json import from_json
@@ -47,6 +48,7 @@ class LocalPNode:
         self._spec = from_json((self._folder / "spec.json").read_text(encoding="utf-8"))
         self._dataset: Dataset | None = None
         self._epoch = 0
+        self._preparing = False
         self._driver = Driver(on_outgoing=self._send, on_event=self._hear)
         self._edges = Edges(
             run_id=self._run_id,
@@ -68,6 +70,7 @@ class LocalPNode:
         placement = Placement(
             self._run_id, self._epoch, tuple(Location(**location) for location in order["placement"])
         )
+        self._preparing = True
         try:
             await asyncio.to_thread(self._take_up, placement, order)
         except (CheckpointUnreadable, ValueError, RuntimeError, OSError) as error:
@@ -75,6 +78,8 @@ class LocalPNode:
             code = HostFaultCode.CHECKPOINT_UNREADABLE if is_checkpoint else HostFaultCode.HOST_BROKEN
             self._say_fault("", code, str(error))
             return
+        finally:
+            self._preparing = False
         routes = {SeatId(seat): address for seat, address in order["routes"].items()}
         self._edges.connect(self._epoch, order["token"], routes)
         self._say("prepared", epoch=self._epoch)
@@ -146,7 +151,10 @@ class LocalPNode:
     async def _beat(self) -> None:
         while True:
             engine = self._driver.engine
-            self._say("beat", epoch=self._epoch, watermark=engine.progress.watermark if engine is not None else 0)
+            # Whoever builds gets on; whoever hangs does not.
+            building = int(clock.cpu_seconds()) if self._preparing else 0
+            watermark = engine.progress.watermark if engine is not None else 0
+            self._say("beat", epoch=self._epoch, watermark=building or watermark)
             await asyncio.sleep(BEAT_SECONDS)
 
     def _say(self, kind: str, **words: Any) -> None:

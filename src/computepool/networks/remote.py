@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from computepool.core.networks.run import OVER, RunState
 from computepool.core.networks.spec import NetworkSpec
 from computepool.core.networks.spec_json import from_json, to_json
 from computepool.networks.network import Network
+from computepool.networks.remote_inference import ANSWER_SECONDS, RemoteInference
 from computepool.networks.run import Run, TrainEvent
 from computepool.sdk import Client, resolve_settings
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
@@ -46,6 +47,8 @@ class TrainOptions:
     # The most that an hour of one seat may cost; None: what the hub takes.
     ceiling_microcredits_per_hour: int | None = None
     node_ids: Sequence[str] = ()
+    # Stay when all steps are made, and answer until it is stopped or its hours are over.
+    serve: bool = False
 
 
 class HubGrid:
@@ -68,13 +71,11 @@ class HubGrid:
             (AUTHORIZATION, f"Bearer {settings.key}"),
             (VERSION, f"{API_VERSION[0]}.{API_VERSION[1]}"),
         )
-        credentials = grpc.ssl_channel_credentials() if hub.rpc_tls else None
-        self._channel = (
-            grpc.secure_channel(hub.rpc_address, credentials, options=CHANNEL_OPTIONS)
-            if credentials
-            else grpc.insecure_channel(hub.rpc_address, options=CHANNEL_OPTIONS)
-        )
-        self._stub = stubs.NetworkServiceStub(self._channel)
+        self._credentials = grpc.ssl_channel_credentials() if hub.rpc_tls else None
+        self._address = hub.rpc_address
+        # By address: other hubs are called when they own what is asked for.
+        self._channels: dict[str, Any] = {}
+        self._stub = self.find_stub(hub.rpc_address)
 
     def __enter__(self) -> HubGrid:
         return self
@@ -83,7 +84,24 @@ class HubGrid:
         self.close()
 
     def close(self) -> None:
-        self._channel.close()
+        for channel in self._channels.values():
+            channel.close()
+        self._channels = {}
+
+    def find_stub(self, address: str = "") -> Any:
+        """Of the hub at this address; without one, of the hub that is signed in at."""
+        address = address or self._address
+        if address not in self._channels:
+            self._channels[address] = (
+                grpc.secure_channel(address, self._credentials, options=CHANNEL_OPTIONS)
+                if self._credentials
+                else grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+            )
+        return stubs.NetworkServiceStub(self._channels[address])
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return self._metadata
 
     # Networks
 
@@ -113,6 +131,8 @@ class HubGrid:
         self, network: Network | NetworkSpec | str, data: Dataset, steps: int, options: TrainOptions | None = None
     ) -> HubRun:
         """A network, or the id of one that was created. The data goes to the hub first."""
+        if isinstance(network, Network) and network.state is not None:
+            raise InvalidRequest("A run starts from the seed: make the network without keep_weights.")
         network_id = network if isinstance(network, str) else self.create(network)
         request = pb.StartTrainRequest(
             network_id=network_id,
@@ -150,6 +170,7 @@ class HubRun(Run):
     def __init__(self, grid: HubGrid, run_id: str) -> None:
         self.id = run_id
         self._grid = grid
+        self._inference: RemoteInference | None = None
 
     def look(self) -> pb.Run:
         """As it is now: state, epoch, step, placement, message."""
@@ -183,8 +204,28 @@ class HubRun(Run):
     def stop(self) -> None:
         self._grid.call("StopTrain", pb.StopTrainRequest(run_id=self.id))
 
-    def resume(self, steps: int | None = None) -> None:
-        self._grid.call("ResumeTrain", pb.ResumeTrainRequest(run_id=self.id, steps=steps or 0))
+    def resume(self, steps: int | None = None, *, serve: bool = False) -> None:
+        """With `serve` it answers once all steps are made, and there need be none left to make."""
+        self._grid.call("ResumeTrain", pb.ResumeTrainRequest(run_id=self.id, steps=steps or 0, serve=serve))
+
+    def infer(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        """At the run's PNodes, beside the training. Raises NoLiveRun when it is over."""
+        asking = self.inference
+        return asking.ask(asking.name_inputs(inputs, named), checkpoint_step=0, seconds=ANSWER_SECONDS)
+
+    def infer_stream(
+        self, batches: Iterable[Mapping[str, Tensor]], *, checkpoint_step: int = 0, seconds: float = ANSWER_SECONDS
+    ) -> Iterator[Tensor]:
+        """One answer for each batch (inputs by the names of sources), in order, all at one checkpoint: the one that
+        is named, or the newest complete one at the beginning. `seconds`: how long to wait for the next answer."""
+        return self.inference.stream(batches, checkpoint_step=checkpoint_step, seconds=seconds)
+
+    @property
+    def inference(self) -> RemoteInference:
+        if self._inference is None:
+            spec = self._grid.get(self.look().network_id).spec
+            self._inference = RemoteInference(self._grid.find_stub, self._grid.metadata, self.id, spec)
+        return self._inference
 
     def state_dict(self) -> dict[str, Tensor]:
         from computepool.node.vnodes.checkpoints import read_weights
@@ -215,6 +256,7 @@ def _to_options(options: TrainOptions | None, steps: int, data: Sequence[pb.Data
         hours_max=options.hours_max,
         seats=options.seats,
         node_ids=options.node_ids,
+        serve=options.serve,
     )
 
 

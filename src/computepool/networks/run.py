@@ -54,6 +54,10 @@ class Run(ABC):
     def state_dict(self) -> dict[str, Tensor]:
         """Weights and buffers of the newest step that every VNode has stored, by their names in the uncut network."""
 
+    @abstractmethod
+    def infer(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        """The network's output for these samples, at the newest step that every VNode has stored."""
+
     @property
     def losses(self) -> list[float]:
         """One per step, the last word on each, as far as the curve is whole."""

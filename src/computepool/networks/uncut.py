@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from computepool.core.networks.graph import draw_graph
@@ -63,3 +64,12 @@ class UncutNetwork(nn.Module):
                 given.append(enter(found[edge.source], is_shared=is_shared) if name is None else sources[name])
             found[vnode_id] = leave(self._vnodes[vnode_id](*given))
         return found
+
+
+def answer(spec: NetworkSpec, weights: Mapping[str, Tensor], *inputs: Tensor, **named: Tensor) -> Tensor:
+    """The network's output with these weights, as inference gives it."""
+    network = UncutNetwork(spec)
+    network.load_state_dict(dict(weights))
+    network.eval()
+    with torch.no_grad():
+        return network(*inputs, **named)  # type: ignore[no-any-return]

@@ -145,7 +145,7 @@ class Agent:
         if self._config.measure and not detected.synthetic:
             detected = declare(detected, await find_measurements(state, detected))
         identity = await asyncio.to_thread(Identity, state)
-        hosting = await self._prepare_hosting(detected, isolation)
+        hosting = await self._prepare_hosting(state, detected, isolation)
         await self._enrol(hub, identity, detected, isolation, hosting)
         hub.sign_in_as(identity)
         around = Surroundings(
@@ -257,13 +257,15 @@ class Agent:
             )
         return detected
 
-    async def _prepare_hosting(self, detected: Detected, isolation: IsolationLevel) -> HostProcesses | None:
+    async def _prepare_hosting(
+        self, state: StateDir, detected: Detected, isolation: IsolationLevel
+    ) -> HostProcesses | None:
         if not self._config.networks:
             return None
         # Whose slots they are does not matter to what they can hold.
         slots = make_slots(self._boot_id, detected, isolation)
         try:
-            return await prepare_hosting(self._config, slots.values())
+            return await prepare_hosting(self._config, slots.values(), data_folder=state.network_data)
         except CannotHost as error:
             raise CannotStart(ExitCode.SETTINGS, str(error)) from None
 

@@ -37,6 +37,9 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     listen: str = "127.0.0.1:0"
     advertise: str = ""
     device: str = "cpu"
+    # Where shards of data are kept for later runs, and how much of them; empty: nowhere.
+    data_folder: str = ""
+    data_bytes_max: int = 0
     tls: bool = False
     # Certificates that the hub is known by, as PEM; absent: those of the machine.
     tls_roots: bytes | None = None

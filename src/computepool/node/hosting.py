@@ -53,6 +53,8 @@ class HostProcesses:
     machine: MachineView
     # What VNodes may take of any one slot.
     memory_bytes: int
+    # Where hosts keep shards of data for later runs; none: nowhere.
+    data_folder: Path | None = None
 
     @property
     def offer(self) -> Hosting:
@@ -79,6 +81,8 @@ class HostProcesses:
             listen=listen or "127.0.0.1:0",
             advertise=f"{listen.rpartition(':')[0]}:{PORT}" if listen else "",
             device=self._find_device(assignment.slot),
+            data_folder=str(self.data_folder or ""),
+            data_bytes_max=self.config.cache_bytes_max,
             tls=order.tls,
             tls_roots=_read_roots(self.config.networks_roots_file),
         )
@@ -120,7 +124,9 @@ def _to_ending(exit_code: int | None, usage: Usage) -> Ending:
     return Ending(exit_code, Cause.SANDBOX_REFUSED, f"{words}; the node's log says more", usage)
 
 
-async def prepare_hosting(config: NodeConfig, slots: Collection[Slot]) -> HostProcesses:
+async def prepare_hosting(
+    config: NodeConfig, slots: Collection[Slot], *, data_folder: Path | None = None
+) -> HostProcesses:
     """Looks at the machine, in a process of its own: the agent itself never loads what computes.
 
     Raises CannotHost.
@@ -138,7 +144,7 @@ async def prepare_hosting(config: NodeConfig, slots: Collection[Slot]) -> HostPr
         gigaflops=machine.flops_per_second / 1e9,
         memory_bytes=memory_bytes,
     )
-    return HostProcesses(config, machine, memory_bytes)
+    return HostProcesses(config, machine, memory_bytes, data_folder)
 
 
 def count_memory(device: Device, slots: Collection[Slot]) -> int:

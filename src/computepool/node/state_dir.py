@@ -20,6 +20,7 @@ class StateDir:
     measurements.json          how fast the devices are, by the agent's own measure
     spent_tokens               job tokens that were used, so that none runs twice
     inputs/                    input files by content hash, kept between jobs
+    network-data/              shards of networks' data by content hash, kept between runs
     attempts/<attempt id>/     one folder per attempt that the agent holds
     self-test/                 the sandbox's tries at every start
     agent_alive                touched while the agent lives; runners watch it
@@ -34,6 +35,8 @@ class StateDir:
         self.spent_path = root / "spent_tokens"
         self.alive_path = root / "agent_alive"
         self.inputs = files.make_private(root / "inputs")
+        # Shards of networks' data: hosts keep them for later runs.
+        self.network_data = files.make_private(root / "network-data")
         self.attempts = files.make_private(root / "attempts")
         self.self_test = root / "self-test"
         self._lock_descriptor: int | None = None

@@ -36,8 +36,9 @@ PROBE_SECONDS = 2.0
 DETACHED_SECONDS = 60.0
 # From a lease to the host's first word: its agent hears of it, and starts it.
 JOIN_SECONDS = 60.0
-# To fetch data and checkpoint and build the modules.
-PREPARE_SECONDS = 300.0
+# To fetch data and checkpoint and build the modules: as long as it gets on with that, and no longer than the second.
+PREPARE_STALL_SECONDS = 20.0
+PREPARE_SECONDS = 1_800.0
 # Alive but stuck: nobody got on for so long, or for so many times the longest wait that was seen.
 STALL_SECONDS = 20.0
 STALL_SECONDS_MAX = 600.0
@@ -148,7 +149,7 @@ def leave(course: Course, event: LeaveAnnounced) -> None:
     seconds = (target - run.epoch_step) * (run.step_seconds or 0.0)
     if run.state is RunState.STOPPING:
         return
-    going = run.state is RunState.RUNNING and run.stepped_at is not None and seat.joined
+    going = run.state is RunState.RUNNING and run.stepped_at is not None and seat.joined and not run.is_serving
     if not going or seconds > LEAVE_SECONDS / 2:
         lose_leaving(course)
     elif run.until_step > target:
@@ -198,9 +199,17 @@ def look_for_late(course: Course) -> None:
     if leaving and (run.state not in AT_WORK or course.now - min(leaving) > LEAVE_SECONDS):
         lose_leaving(course)
     elif run.state not in AT_WORK and run.prepare_epoch == run.epoch:
-        late = [seat.id for seat in run.taken_seats if seat.prepared_epoch != run.epoch]
-        if course.now - run.prepare_at > PREPARE_SECONDS:
-            lose(course, dict.fromkeys(late, f"not prepared within {PREPARE_SECONDS:.0f} s"))
+        late = [seat for seat in run.taken_seats if seat.prepared_epoch != run.epoch]
+        lose(course, {seat.id: why for seat in late if (why := _find_delay(seat, run, course.now))})
+
+
+def _find_delay(seat: Seat, run: Run, now: float) -> str:
+    """A host tells with its beats how it gets on with what it fetches and builds."""
+    if now - run.prepare_at > PREPARE_SECONDS:
+        return f"not prepared within {PREPARE_SECONDS:.0f} s"
+    if now - max(run.prepare_at, seat.moved_at) > PREPARE_STALL_SECONDS:
+        return f"not prepared, and did not get on for {PREPARE_STALL_SECONDS:.0f} s"
+    return ""
 
 
 def look_for_stall(course: Course) -> None:
@@ -209,7 +218,8 @@ def look_for_stall(course: Course) -> None:
     Whom most others miss goes first, then who has stood still longest; nobody twice before everybody once.
     """
     run = course.run
-    if run.state not in AT_WORK:
+    # Who only answers gets on when somebody asks.
+    if run.state not in AT_WORK or run.is_serving:
         return
     patience = min(max(STALL_SECONDS, STALL_GAPS * run.gap_seconds_max), STALL_SECONDS_MAX)
     if course.now - max(seat.moved_at for seat in run.taken_seats) <= patience:

@@ -34,6 +34,7 @@ from computepool.core.networks.run import (
     LeasesLost,
     LeaveAnnounced,
     NobodyFits,
+    PaySeats,
     PeerReported,
     PlaceSeats,
     ProbeAnswered,
@@ -52,6 +53,8 @@ from computepool.core.networks.spec import Exactness
 PLACE_SECONDS = 1.0
 # What somebody who stops a run waits for.
 STOP_SECONDS = 30.0
+# How often hosts that serve are paid to where they are: what they did is not done again by anybody.
+PAY_SECONDS = 30.0
 # How long the loss of a step may come after those of later ones, and how many of those are kept.
 GAP_SECONDS = 5.0
 AHEAD_MAX = 10_000
@@ -183,11 +186,13 @@ def _start(course: Course) -> None:
         until_step=run.steps,
         epoch_step=run.from_step,
         stepped_at=None,
+        paid_at=course.now,
         message="",
         seats={id: replace(seat, moved_at=course.now) for id, seat in run.seats.items()},
     )
     send_run(course)
     words = f"goes on from step {run.from_step}" if again else "runs"
+    words = f"answers at checkpoint {run.checkpoint_step}" if run.is_serving else words
     course.tell(FeedKind.RECOVERY if again else FeedKind.STATE, f"{words} in epoch {run.epoch}", run.from_step)
 
 
@@ -263,7 +268,11 @@ def _complete(course: Course) -> None:
     )
     course.do(CompleteCheckpoint(step))
     course.tell(FeedKind.CHECKPOINT, f"step {step} is stored", step)
-    if step >= run.steps:
+    if course.run.is_serving and run.state is RunState.RUNNING:
+        course.change(paid_at=course.now)
+        course.tell(FeedKind.STATE, f"all {run.steps} steps are made; answers until it is stopped", step)
+        lose_leaving(course)
+    elif step >= run.steps:
         end(course, RunState.SUCCEEDED, "", pays_to_now=True)
     elif run.state is RunState.STOPPING and step >= run.until_step:
         end(course, RunState.STOPPED, run.message, pays_to_now=True)
@@ -304,12 +313,23 @@ def _look_at_clock(course: Course) -> None:
         _stop(course, StopAsked("the hours that were paid for are nearly over"))
 
 
+def _pay_service(course: Course) -> None:
+    """Who has served for a while without a loss has shown that it can be done: losses are counted anew."""
+    run = course.run
+    if run.is_serving and run.state is RunState.RUNNING and course.now - run.paid_at >= PAY_SECONDS:
+        course.change(paid_at=course.now, recoveries=0)
+        course.do(PaySeats())
+
+
 # The end, and the next epoch
 
 
 def _stop(course: Course, event: StopAsked) -> None:
     run = course.run
     if run.state is RunState.STOPPING:
+        return
+    if run.is_serving:
+        end(course, RunState.SUCCEEDED, event.reason, pays_to_now=run.state is RunState.RUNNING)
         return
     if run.state is not RunState.RUNNING:
         end(course, RunState.STOPPED, event.reason, pays_to_now=True)
@@ -338,6 +358,7 @@ _TIMED = (
     detection.look_for_late,
     detection.look_for_stall,
     _look_for_gap,
+    _pay_service,
     _look_at_clock,
 )
 _RULES: Mapping[type, Callable[[Course, Any], None]] = {

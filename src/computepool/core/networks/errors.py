@@ -21,3 +21,15 @@ class RunElsewhere(HubUnavailable):
     """Another hub owns the run, or will in a moment: resolve, and call that one."""
 
     code = "run_elsewhere"
+
+
+class NoLiveRun(Conflict):
+    """Nobody holds the network's weights: its run is over, or was never begun."""
+
+    code = "no_live_run"
+
+
+class InferenceFailed(InvalidRequest):
+    """The network gives no answer to this request, or a host could not compute it; the message names who."""
+
+    code = "inference_failed"

@@ -101,6 +101,8 @@ class Run:
     seats: Mapping[SeatId, Seat]
     replicas: int = 1
     exact: Exactness = Exactness.PREFERRED
+    # When all steps are made it stays where it is and answers, until it is stopped or its hours are over.
+    serves: bool = False
     state: RunState = RunState.PLACING
     epoch: int = 1
     # Empty until it was first placed. A VNode whose seat is vacant is lost.
@@ -138,11 +140,18 @@ class Run:
     stop_at: float | None = None
     # When what was set aside for it is used up.
     ends_at: float | None = None
+    # While it serves: when its hosts were last paid to.
+    paid_at: float = 0.0
     # Stalls since the last new checkpoint, and the seats that were given to others because of them.
     stalls: int = 0
     replaced: frozenset[SeatId] = frozenset()
     # Nodes that get no seat until then.
     avoided: Mapping[NodeId, float] = field(default_factory=dict)
+
+    @property
+    def is_serving(self) -> bool:
+        """There is nothing left to train."""
+        return self.serves and self.checkpoint_step >= self.steps
 
     @property
     def taken_seats(self) -> list[Seat]:
@@ -377,6 +386,11 @@ class CompleteCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class PaySeats:
+    """Hosts have served to here, and are paid for it whatever becomes of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tell:
     kind: FeedKind
     message: str
@@ -400,6 +414,7 @@ Effect = (
     | KeepStep
     | KeepReport
     | CompleteCheckpoint
+    | PaySeats
     | Tell
     | EndRun
 )

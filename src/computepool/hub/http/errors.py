@@ -46,6 +46,8 @@ STATUS: dict[type[errors.ComputePoolError], int] = {
     PostingRefused: 409,
     DisputeRefused: 409,
     network_errors.DataRefused: 400,
+    network_errors.InferenceFailed: 400,
+    network_errors.NoLiveRun: 409,
     network_errors.NoPlacement: 409,
     network_errors.RunElsewhere: 503,
     payment_errors.CurrencyMismatch: 400,

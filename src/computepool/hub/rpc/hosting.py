@@ -14,12 +14,14 @@ from computepool.hub.blobs.fetch import Fetcher
 from computepool.hub.blobs.local import LocalBlobs
 from computepool.hub.config import HubSettings
 from computepool.hub.rpc.reach import Reach
+from computepool.hub.services.inference import AskOrder, InferenceDesk, OpenOrder, TensorBytes
 from computepool.hub.services.keyring import Keyring
 from computepool.hub.services.market import follow
 from computepool.hub.services.owners import Order, PrepareOrder, RunOwner
 from computepool.hub.services.prices import PriceBook, read_rate_card
 from computepool.hub.services.seat_tokens import issue_seat_token
 from computepool.hub.store.connect import Pool
+from computepool.hub.store.runs import Part
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
 
 log = logging.getLogger("computepool.rpc")
@@ -76,6 +78,14 @@ class Sessions:
             return False
         return True
 
+    def offer(self, attempt_id: AttemptId, order: OpenOrder | AskOrder) -> bool:
+        """What may wait must not be what fills a host's orders up."""
+        session = self._open.get(attempt_id)
+        if session is None or session.ended.is_set() or session.orders.qsize() >= ORDERS_MAX // 2:
+            return False
+        session.orders.put_nowait(_word_request(order))
+        return True
+
     def _word(self, order: Order) -> pb.HubMessage:
         if isinstance(order, PrepareOrder):
             return pb.HubMessage(prepare=self._word_prepare(order))
@@ -97,10 +107,7 @@ class Sessions:
             spec_json=order.spec,
             placement=[to_location(each) for each in order.locations],
             checkpoint_step=order.checkpoint_step,
-            checkpoints=[
-                pb.VNodeCheckpoint(vnode_id=part.vnode_id, sha256=part.sha256.hex(), size_bytes=part.size_bytes)
-                for part in order.parts
-            ],
+            checkpoints=[to_part(part) for part in order.parts],
             data=[
                 pb.DataRef(sha256=item.sha256, size_bytes=item.size_bytes, format=item.format) for item in order.data
             ],
@@ -109,6 +116,34 @@ class Sessions:
             seat_token_seconds=seconds,
             relay_address=self._settings.rpc_address,
         )
+
+
+def _word_request(order: OpenOrder | AskOrder) -> pb.HubMessage:
+    if isinstance(order, AskOrder):
+        inputs = {name: to_tensor(tensor) for name, tensor in order.inputs.items()}
+        infer = pb.InferOrder(
+            checkpoint_step=order.step, epoch=order.epoch, number=order.number, replica=order.replica, inputs=inputs
+        )
+        return pb.HubMessage(infer=infer)
+    opening = pb.OpenCheckpoint(
+        epoch=order.epoch,
+        checkpoint_step=order.step,
+        checkpoints=[to_part(part) for part in order.parts],
+        kept_steps=order.kept_steps,
+    )
+    return pb.HubMessage(open_checkpoint=opening)
+
+
+def to_tensor(tensor: TensorBytes) -> pb.Tensor:
+    return pb.Tensor(dtype=tensor.dtype, shape=tensor.shape, content=tensor.content)
+
+
+def from_tensor(tensor: pb.Tensor) -> TensorBytes:
+    return TensorBytes(tensor.dtype, tuple(tensor.shape), tensor.content)
+
+
+def to_part(part: Part) -> pb.VNodeCheckpoint:
+    return pb.VNodeCheckpoint(vnode_id=part.vnode_id, sha256=part.sha256.hex(), size_bytes=part.size_bytes)
 
 
 def to_location(each: Location) -> pb.Location:
@@ -128,6 +163,7 @@ class Hosting:
     owner: RunOwner
     prices: PriceBook
     fetcher: Fetcher
+    inference: InferenceDesk
 
     async def follow_market(self, pool: Pool) -> None:
         await follow(pool, self.prices, ())
@@ -154,4 +190,4 @@ def open_hosting(settings: HubSettings, pool: Pool, keyring: Keyring, blobs: Loc
         address=settings.rpc_address,
         dial=dial,
     )
-    return Hosting(sessions, owner, prices, Fetcher(blobs))
+    return Hosting(sessions, owner, prices, Fetcher(blobs), InferenceDesk(pool, owner, sessions))

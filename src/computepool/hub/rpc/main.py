@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection
 from computepool.core.errors import ComputePoolError
 from computepool.hub.blobs.local import LocalBlobs
 from computepool.hub.config import HubSettings
-from computepool.hub.rpc import blobs, edges, jobs, membership, networks, resolve
+from computepool.hub.rpc import blobs, edges, inference, jobs, membership, networks, resolve
 from computepool.hub.rpc.context import RpcContext
 from computepool.hub.rpc.health import Health
 from computepool.hub.rpc.hosting import open_hosting
@@ -49,7 +49,7 @@ class PortTaken(Exception):
 
 def all_rpcs() -> list[Rpc]:
     """Every RPC that is served. A room with more of them is named here and nowhere else."""
-    rooms = (jobs, edges, networks, membership, resolve, blobs)
+    rooms = (jobs, edges, networks, inference, membership, resolve, blobs)
     return [rpc for room in rooms for rpc in room.rpcs.rpcs]
 
 

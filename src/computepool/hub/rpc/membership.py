@@ -37,8 +37,9 @@ from computepool.core.networks.run import (
 )
 from computepool.core.networks.spec import STEPS_MAX
 from computepool.hub.rpc.auth import Access
-from computepool.hub.rpc.hosting import Session
+from computepool.hub.rpc.hosting import Session, from_tensor
 from computepool.hub.rpc.routing import Call, Rpcs
+from computepool.hub.services.inference import Answered, Opened
 from computepool.hub.services.owners import Heard
 from computepool.hub.services.pnodes import note_address
 from computepool.hub.services.run_blobs import has_blob
@@ -236,9 +237,28 @@ class _Host:
                 said.epoch,
                 said.vnode_id[:VNODE_ID_LENGTH_MAX],
                 said.code[:VNODE_ID_LENGTH_MAX],
-                said.message[:MESSAGE_LENGTH_MAX].replace("\0", ""),
+                _cut(said.message),
             )
         )
+
+    async def read_opened(self, said: pb.CheckpointOpened) -> None:
+        opened = Opened(said.epoch, said.checkpoint_step, said.code[:VNODE_ID_LENGTH_MAX], _cut(said.message))
+        self.call.rpc.hosting.inference.note_opened(self.run_id, self.seat, self.attempt_id, opened)
+
+    async def read_answer(self, said: pb.InferAnswer) -> None:
+        answered = Answered(
+            epoch=said.epoch,
+            number=said.number,
+            output=from_tensor(said.output) if said.HasField("output") else None,
+            code=said.code[:VNODE_ID_LENGTH_MAX],
+            message=_cut(said.message),
+            vnode_id=said.vnode_id[:VNODE_ID_LENGTH_MAX],
+        )
+        self.call.rpc.hosting.inference.note_answer(self.run_id, self.seat, self.attempt_id, answered)
+
+
+def _cut(message: str) -> str:
+    return message[:MESSAGE_LENGTH_MAX].replace("\0", "")
 
 
 _READERS: Mapping[str, Callable[[_Host, Any], Awaitable[Heard | None]]] = {
@@ -248,4 +268,6 @@ _READERS: Mapping[str, Callable[[_Host, Any], Awaitable[Heard | None]]] = {
     "peer_lost": _Host.read_peer_lost,
     "checkpoint": _Host.read_checkpoint,
     "fault": _Host.read_fault,
+    "opened": _Host.read_opened,
+    "answer": _Host.read_answer,
 }

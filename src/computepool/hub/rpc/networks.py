@@ -41,20 +41,20 @@ async def create_network(call: Call, request: pb.CreateNetworkRequest) -> pb.Net
 
 @rpcs.add("GetNetwork", Access.ACCOUNT)
 async def get_network(call: Call, request: pb.GetNetworkRequest) -> pb.Network:
-    network_id = NetworkId(_read_id(request.id, "network"))
+    network_id = NetworkId(read_id(request.id, "network"))
     return _to_network(await network_service.get_network(call.rpc.pool, call.account, network_id))
 
 
 @rpcs.add("ListNetworks", Access.ACCOUNT)
 async def list_networks(call: Call, request: pb.ListNetworksRequest) -> pb.ListNetworksResponse:
-    before = _read_id(request.before_id, "network") if request.before_id else None
+    before = read_id(request.before_id, "network") if request.before_id else None
     found = await network_service.list_networks(call.rpc.pool, call.account, before=before, limit=request.limit)
     return pb.ListNetworksResponse(networks=[_to_network(each) for each in found])
 
 
 @rpcs.add("DeleteNetwork", Access.SUBMITTER)
 async def delete_network(call: Call, request: pb.DeleteNetworkRequest) -> pb.DeleteNetworkResponse:
-    network_id = NetworkId(_read_id(request.id, "network"))
+    network_id = NetworkId(read_id(request.id, "network"))
     await network_service.delete_network(call.rpc.pool, call.rpc.blobs, call.account, network_id)
     return pb.DeleteNetworkResponse()
 
@@ -67,7 +67,7 @@ async def plan_network(call: Call, request: pb.PlanNetworkRequest) -> pb.Plan:
         rpc.hosting.prices,
         rpc.settings,
         call.account,
-        NetworkId(_read_id(request.network_id, "network")),
+        NetworkId(read_id(request.network_id, "network")),
         _to_options(request.options),
     )
     return pb.Plan(
@@ -103,7 +103,7 @@ async def start_train(call: Call, request: pb.StartTrainRequest) -> pb.Run:
         rpc.settings,
         rpc.hosting.fetcher,
         call.account,
-        NetworkId(_read_id(request.network_id, "network")),
+        NetworkId(read_id(request.network_id, "network")),
         _to_options(request.options),
         idempotency_key=request.idempotency_key or None,
     )
@@ -119,7 +119,12 @@ async def stop_train(call: Call, request: pb.StopTrainRequest) -> pb.Run:
 async def resume_train(call: Call, request: pb.ResumeTrainRequest) -> pb.Run:
     rpc = call.rpc
     view = await run_service.resume_run(
-        rpc.pool, rpc.hosting.prices, call.account, _read_run(request.run_id), steps=request.steps
+        rpc.pool,
+        rpc.hosting.prices,
+        call.account,
+        _read_run(request.run_id),
+        steps=request.steps,
+        serves=request.serve,
     )
     return _to_run(view)
 
@@ -134,8 +139,8 @@ async def list_runs(call: Call, request: pb.ListRunsRequest) -> pb.ListRunsRespo
     found = await run_service.list_runs(
         call.rpc.pool,
         call.account,
-        network_id=NetworkId(_read_id(request.network_id, "network")) if request.network_id else None,
-        before=_read_id(request.before_id, "run") if request.before_id else None,
+        network_id=NetworkId(read_id(request.network_id, "network")) if request.network_id else None,
+        before=read_id(request.before_id, "run") if request.before_id else None,
         limit=request.limit,
     )
     return pb.ListRunsResponse(runs=[_to_row(row) for row in found])
@@ -197,7 +202,8 @@ def _to_options(options: pb.TrainOptions) -> TrainOptions:
         ceiling_microcredits_per_hour=options.ceiling_microcredits_per_hour or None,
         hours_max=options.hours_max or 1,
         seats=options.seats,
-        node_ids=tuple(NodeId(_read_id(each, "node")) for each in options.node_ids),
+        node_ids=tuple(NodeId(read_id(each, "node")) for each in options.node_ids),
+        serves=options.serve,
     )
 
 
@@ -253,10 +259,10 @@ def _to_micros(at: datetime) -> int:
 
 
 def _read_run(text: str) -> RunId:
-    return RunId(_read_id(text, "run"))
+    return RunId(read_id(text, "run"))
 
 
-def _read_id(text: str, noun: str) -> UUID:
+def read_id(text: str, noun: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:

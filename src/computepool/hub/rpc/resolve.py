@@ -41,6 +41,7 @@ async def resolve(call: Call, request: pb.ResolveRequest) -> pb.ResolveResponse:
         seat_token=token,
         seat_token_seconds=seconds,
         relay_address=rpc.settings.rpc_address,
+        hub_keys_signed=rpc.keyring.vouch_for_keys(call.lease.node_id),
     )
 
 

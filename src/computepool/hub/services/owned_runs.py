@@ -128,6 +128,7 @@ def to_owned(loaded: LoadedRun, *, now: float) -> OwnedRun:
         seats=loaded.seats,
         replicas=spec.replicas,
         exact=spec.exact,
+        serves=bool(row.options.get("serves")),
         state=row.state,
         epoch=row.epoch,
         locations=loaded.locations,

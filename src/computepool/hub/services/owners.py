@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from uuid import UUID
 
 from computepool import clock
@@ -33,6 +33,7 @@ from computepool.core.networks.run import (
     StopAsked,
     Ticked,
 )
+from computepool.core.networks.spec import NetworkSpec
 from computepool.core.placement.slot import SlotKind
 from computepool.hub.blobs.local import LocalBlobs
 from computepool.hub.config import HubSettings
@@ -102,11 +103,17 @@ class RunOwner:
         # Probes and the freeing of contents, beside the way of events.
         self._chores: set[asyncio.Task[None]] = set()
         self._looked_at = float("-inf")
+        # Whoever answers with a run's weights follows it by the first, and says by the second which steps to keep.
+        self.on_change: Callable[[RunId], None] = lambda run_id: None
+        self.list_pinned: Callable[[RunId], Collection[int]] = lambda run_id: ()
 
     def find(self, run_id: RunId) -> Run | None:
         """As this process knows it; None if it does not own it."""
         owned = self._owned.get(run_id)
         return owned.run if owned else None
+
+    def get_spec(self, run_id: RunId) -> NetworkSpec:
+        return self._owned[run_id].spec
 
     @property
     def run_ids(self) -> list[RunId]:
@@ -315,14 +322,20 @@ class RunOwner:
         """With what its orders name: the parts of the checkpoint that everybody goes back to."""
         written, parts = Written(), list[Part]()
         if is_durable(before, decision):
-            written = await write_decision(conn, owned, before, decision, batch, owner_id=self.owner_id)
+            spared = self.list_pinned(owned.run.id)
+            written = await write_decision(
+                conn, owned, before, decision, batch, owner_id=self.owner_id, spared=spared
+            )
         if _prepares(decision):
             parts = await run_store.list_parts(conn, decision.run.id, decision.run.from_step)
         return written, parts
 
     def _follow(self, owned: OwnedRun, decision: Decision, written: Written, parts: Sequence[Part]) -> None:
         """What is committed is known and told from now on."""
+        before = owned.run
         owned.know(decision.run)
+        if (before.epoch, before.state) != (owned.run.epoch, owned.run.state):
+            self.on_change(owned.run.id)
         self._tell(owned, decision.effects, parts)
         self._note_ended(written.ended)
         if written.loose:
@@ -339,6 +352,7 @@ class RunOwner:
         for seat in owned.run.seats.values():
             if seat.attempt_id is not None:
                 self._post.close(seat.attempt_id)
+        self.on_change(run_id)
 
     # Placing
 

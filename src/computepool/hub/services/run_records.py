@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from computepool.core.networks.run import (
     FeedKind,
     KeepReport,
     KeepStep,
+    PaySeats,
     PlaceSeats,
     Run,
     Seat,
@@ -55,8 +56,9 @@ async def write_decision(
     batch: Sequence[Heard],
     *,
     owner_id: UUID,
+    spared: Collection[int],
 ) -> Written:
-    """Raises OwnerLost, and then nothing is written."""
+    """Raises OwnerLost, and then nothing is written. Of old checkpoints, the steps that are `spared` stay."""
     run, effects = decision.run, decision.effects
     if not await run_store.write_run(conn, run, owner_id=owner_id, known_epoch=before.epoch):
         raise OwnerLost
@@ -72,7 +74,7 @@ async def write_decision(
     for step in completed:
         await run_store.complete_checkpoint(conn, run.id, step)
     if completed:
-        written.loose = await run_store.delete_old_checkpoints(conn, run.id, keep=CHECKPOINTS_KEPT)
+        written.loose = await run_store.delete_old_checkpoints(conn, run.id, keep=CHECKPOINTS_KEPT, spared=spared)
     await run_store.insert_lines(conn, run.id, lines)
     return written
 
@@ -105,7 +107,7 @@ async def _settle(conn: Connection, owned: OwnedRun, before: Run, effects: Seque
     """Who has done its part is paid to here; who is gone is paid to the checkpoint before."""
     vacated = {each.attempt_id: each.cause for each in effects if isinstance(each, VacateSeat)}
     end = next((each for each in effects if isinstance(each, EndRun)), None)
-    completed = any(isinstance(each, CompleteCheckpoint) for each in effects)
+    completed = any(isinstance(each, CompleteCheckpoint | PaySeats) for each in effects)
     seats = [seat.attempt_id for seat in before.seats.values() if seat.attempt_id is not None]
     if vacated or end is not None:
         await seat_service.lock_seats(conn, seats)

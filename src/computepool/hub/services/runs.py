@@ -75,6 +75,8 @@ class TrainOptions:
     # 0: as few as the network fits on.
     seats: int = 0
     node_ids: tuple[NodeId, ...] = ()
+    # Stay when all steps are made, and answer until it is stopped or its hours are over.
+    serves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +165,12 @@ async def stop_run(pool: Pool, caller: AccountCaller, run_id: RunId) -> RunView:
 
 
 async def resume_run(
-    pool: Pool, prices: PriceBook, caller: AccountCaller, run_id: RunId, *, steps: int = 0
+    pool: Pool, prices: PriceBook, caller: AccountCaller, run_id: RunId, *, steps: int = 0, serves: bool = False
 ) -> RunView:
-    """From its last checkpoint, to so many steps in all; under the terms that it was started with."""
+    """From its last checkpoint, to so many steps in all; under the terms that it was started with.
+
+    With `serves` it answers once they are made, and there need be none to make.
+    """
     async with pool.acquire() as conn, conn.transaction():
         await _get_visible(conn, caller, run_id)
         row = await run_store.lock_run(conn, run_id)
@@ -175,7 +180,7 @@ async def resume_run(
         if row.state not in OVER:
             raise Conflict(f"The run is {row.state.value}. Stop it first, or let it go on.")
         steps = steps or row.steps
-        if not row.checkpoint_step < steps <= STEPS_MAX:
+        if not row.checkpoint_step < steps + serves <= STEPS_MAX:
             raise InvalidRequest(f"The run has made {row.checkpoint_step} steps. Give a larger number to go on to.")
         await get_visible(conn, caller, row.network_id)
         terms = to_terms(row.options)
@@ -183,7 +188,8 @@ async def resume_run(
             conn, prices, terms, account_id=row.account_id, name=f"network {row.network_name}"[:200]
         )
         seconds = terms.hours * seat_service.SECONDS_PER_HOUR
-        await run_store.resume_run(conn, id=run_id, job_id=job_id, steps=steps, seconds=seconds)
+        options = {**row.options, "serves": serves}
+        await run_store.resume_run(conn, id=run_id, job_id=job_id, steps=steps, options=options, seconds=seconds)
         vacant = [Seat(id) for id in await run_store.list_seats(conn, run_id)]
         await run_store.set_seats(conn, run_id, vacant)
         words = f"resumed from step {row.checkpoint_step}, to {steps} steps"
@@ -373,6 +379,7 @@ def _to_stored(options: TrainOptions, seats: int) -> dict[str, Any]:
         "hours_max": options.hours_max,
         "ceiling_microcredits_per_hour": options.ceiling_microcredits_per_hour,
         "node_ids": [str(each) for each in options.node_ids],
+        "serves": options.serves,
     }
 
 

@@ -206,8 +206,10 @@ async def ask_stop(conn: Connection, id: RunId) -> None:
     await _q.ask_stop(conn, id=id)
 
 
-async def resume_run(conn: Connection, *, id: RunId, job_id: JobId, steps: int, seconds: float) -> None:
-    await _q.resume_run(conn, id=id, job_id=job_id, steps=steps, seconds=seconds)
+async def resume_run(
+    conn: Connection, *, id: RunId, job_id: JobId, steps: int, options: Mapping[str, Any], seconds: float
+) -> None:
+    await _q.resume_run(conn, id=id, job_id=job_id, steps=steps, options=options, seconds=seconds)
     await _q.set_job_run(conn, run_id=id, job_id=job_id)
 
 
@@ -424,9 +426,12 @@ async def list_checkpoints(conn: Connection, run_id: RunId, *, limit: int) -> li
     return [Checkpoint(**row) async for row in _q.list_checkpoints(conn, run_id=run_id, limit_count=limit)]
 
 
-async def delete_old_checkpoints(conn: Connection, run_id: RunId, *, keep: int) -> list[bytes]:
-    """Contents that they were made of; another checkpoint may need them still."""
-    return [row["sha256"] async for row in _q.delete_old_checkpoints(conn, run_id=run_id, keep=keep)]
+async def delete_old_checkpoints(
+    conn: Connection, run_id: RunId, *, keep: int, spared: Collection[int] = ()
+) -> list[bytes]:
+    """Contents that they were made of; another checkpoint may need them still. `spared`: steps that stay besides."""
+    rows = _q.delete_old_checkpoints(conn, run_id=run_id, keep=keep, spared=sorted(spared))
+    return [row["sha256"] async for row in rows]
 
 
 async def delete_checkpoints(conn: Connection, network_id: NetworkId) -> list[tuple[RunId, bytes]]:

@@ -82,4 +82,8 @@ def list_data_faults(spec: NetworkSpec, data: Dataset) -> list[str]:
         elif tensor.dtype != TORCH_DTYPES[source.type.dtype] or tuple(tensor.shape[1:]) != source.type.shape:
             given = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape[1:])}"
             faults.append(f"a sample of {source.name} is {given} in the data, but the network takes {source.type}")
+        elif tensor.is_floating_point() and not tensor.isfinite().all():
+            bad = (~tensor.isfinite()).reshape(len(tensor), -1).any(dim=1)
+            first = int(bad.int().argmax())
+            faults.append(f"{int(bad.sum()):,} samples of {source.name} hold NaN or infinity, the first is {first:,}")
     return faults

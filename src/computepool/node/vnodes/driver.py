@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
+from computepool import clock
 from computepool.core.networks.host_faults import HostFaultCode
 from computepool.core.networks.placement import SeatId
 from computepool.node import journal
@@ -16,6 +18,7 @@ from computepool.node.vnodes.engine import Engine
 from computepool.node.vnodes.events import Event, FaultFound
 from computepool.node.vnodes.frames import (
     FrameHead,
+    FrameKind,
     FrameLimits,
     Outgoing,
     Refusal,
@@ -26,8 +29,19 @@ from computepool.node.vnodes.frames import (
 
 # Nothing is lost by it when every wake comes through; it bounds what one that did not would cost.
 IDLE_SECONDS = 1.0
+# After a piece of an answer, however small: the loop shares the interpreter with us, and carries training's frames.
+REST_SECONDS_MIN = 0.0005
 # A piece of work that takes longer is left to the end of the process.
 JOIN_SECONDS = 0.2
+
+
+class Answering(Protocol):
+    """Requests that are computed beside the training."""
+
+    def receive(self, head: FrameHead, tensor_bytes: bytearray) -> Refusal | None: ...
+
+    def run_ready(self) -> list[Outgoing] | None: ...
+
 
 OnOutgoing = Callable[[Outgoing], None]
 OnEvent = Callable[[Event], None]
@@ -41,6 +55,9 @@ class Driver:
         self._on_event = on_event
         self._limits = limits or FrameLimits()
         self._engine: Engine | None = None
+        self._answering: Answering | None = None
+        # No answer is computed before this.
+        self._rest_until = 0.0
         self._running = False
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -54,6 +71,9 @@ class Driver:
         before, self._engine = self._engine, engine
         if before is not None:
             before.close()
+
+    def set_answering(self, answering: Answering) -> None:
+        self._answering = answering
 
     def run(self) -> None:
         """Computes from now on whenever there is something to compute."""
@@ -72,6 +92,8 @@ class Driver:
         fault = find_tensor_fault(head.dtype.value, head.shape, len(content), self._limits)
         if fault is not None:
             return fault
+        if head.kind is FrameKind.INFERENCE and self._answering is not None:
+            return self._answering.receive(head, content)
         if engine is None:
             return Refusal(RefusalCode.NOT_PREPARED, f"{head}: this host is not prepared yet")
         refusal = engine.receive(head, to_tensor(content, head.dtype, head.shape))
@@ -94,13 +116,27 @@ class Driver:
     def _work(self) -> None:
         while self._running:
             engine = self._engine
-            outgoing = self._compute(engine) if engine is not None else None
-            if outgoing is None:
-                self._wake.wait(IDLE_SECONDS)
+            trained = self._compute(engine) if engine is not None else None
+            answered = self._answer(engine)
+            if trained is None and answered is None:
+                rest_seconds = self._rest_until - clock.seconds()
+                self._wake.wait(rest_seconds if rest_seconds > 0 else IDLE_SECONDS)
                 self._wake.clear()
                 continue
-            for frame in outgoing:
+            for frame in (*(trained or ()), *(answered or ())):
                 self._to_loop(lambda frame=frame: self._on_outgoing(frame))  # type: ignore[misc]
+
+    def _answer(self, engine: Engine | None) -> list[Outgoing] | None:
+        """One piece, and then none for as long as it took: whoever asks without end slows the training by half, and
+        does not stop it. Without training there is nothing to leave room for."""
+        began = clock.seconds()
+        if self._answering is None or began < self._rest_until:
+            return None
+        answered = self._answering.run_ready()
+        if answered is not None and engine is not None and not engine.progress.is_done:
+            ended = clock.seconds()
+            self._rest_until = ended + max(ended - began, REST_SECONDS_MIN)
+        return answered
 
     def _compute(self, engine: Engine) -> list[Outgoing] | None:
         try:

@@ -144,11 +144,13 @@ class Edges:
             if seat != self._guard.seat:
                 self._refresh_peer(seat, address)
 
-    def renew(self, token: str, hub_keys: Sequence[HubKey] | None = None) -> None:
-        """A fresh token for the same epoch, and the hub's keys if they have changed."""
+    def renew(self, token: str) -> None:
+        """A fresh token for the same epoch."""
         self._token = token
-        if hub_keys is not None:
-            self._guard.hub_keys = list(hub_keys)
+
+    def trust(self, hub_keys: Sequence[HubKey]) -> None:
+        """The hub's keys have changed: tokens that others show are judged by these."""
+        self._guard.hub_keys = list(hub_keys)
 
     def post(self, seat: SeatId, head: FrameHead, content: bytes | bytearray | memoryview) -> None:
         """Puts a tensor on its way, whether or not the peer can be reached now. Raises OutboxFull, or KeyError for a

@@ -11,11 +11,13 @@ import contextlib
 import struct
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 import torch
 
 from computepool import clock
 from computepool.core.errors import ComputePoolError, InvalidRequest, InvalidSpec
+from computepool.core.networks.entries import ANSWER
 from computepool.core.networks.host_faults import HostFaultCode
 from computepool.core.networks.needs import list_needs
 from computepool.core.networks.placement import Location, Placement, SeatId
@@ -23,7 +25,8 @@ from computepool.core.networks.spec import SOURCE_MARK, NetworkSpec
 from computepool.core.networks.spec_json import from_json
 from computepool.node import journal
 from computepool.node.host_options import PORT, HostOptions
-from computepool.node.vnodes.checkpoints import Checkpoint, CheckpointUnreadable
+from computepool.node.tokens import find_vouched_keys
+from computepool.node.vnodes.checkpoints import Checkpoint, CheckpointCache, CheckpointUnreadable, Packed
 from computepool.node.vnodes.data import Dataset, list_data_faults
 from computepool.node.vnodes.driver import Driver
 from computepool.node.vnodes.edges import Edges, Tls
@@ -35,9 +38,12 @@ from computepool.node.vnodes.events import (
     FaultFound,
     LossKnown,
 )
-from computepool.node.vnodes.frames import HARMLESS, FrameHead, Outgoing, to_bytes
+from computepool.node.vnodes.frames import HARMLESS, FrameHead, FrameKind, Outgoing, to_bytes
 from computepool.node.vnodes.hub_session import HubSession
+from computepool.node.vnodes.serving import Serving
+from computepool.node.vnodes.shelf import DataShelf
 from computepool.node.vnodes.wire_frames import Fault
+from computepool.wire.nodes import HubKey
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
 
 # The agent ends us by force soon after.
@@ -46,6 +52,10 @@ CLOSE_SECONDS = 0.3
 # Until the hub has said otherwise.
 BEAT_SECONDS = 5.0
 TOKEN_SECONDS = 60.0
+# Of checkpoints that this host made or fetched, so that it need not fetch them again: at most this, and at most this
+# share of what VNodes may take.
+CACHED_BYTES_MAX = 1 << 30
+CACHED_SHARE = 8
 
 
 class Host:
@@ -69,10 +79,23 @@ class Host:
             lease_secret=options.lease_secret,
             relay_tls=tls,
         )
+        self._shelf = DataShelf(options.data_folder, bytes_max=options.data_bytes_max)
+        self._hub_keys: list[HubKey] = list(options.hub_keys)
+        self._cached = CheckpointCache(min(CACHED_BYTES_MAX, options.memory_bytes // CACHED_SHARE))
+        self._serving = Serving(
+            SeatId(options.seat),
+            load_part=self._read_part,
+            say=self._session.say,
+            on_work=self._driver.wake,
+            memory_bytes=options.memory_bytes,
+            device=options.device,
+        )
+        self._driver.set_answering(self._serving)
         self._spec: NetworkSpec | None = None
         self._spec_json = ""
         self._epoch = 0
         self._prepared_epoch = 0
+        self._preparing = False
         self._order: asyncio.Task[None] | None = None
         self._storing: set[asyncio.Task[None]] = set()
         # A new epoch asks for the same.
@@ -133,6 +156,10 @@ class Host:
             self._begin(self._prepare(order.prepare))
         elif kind == "run":
             await self._run(order.run)
+        elif kind == "open_checkpoint":
+            self._serving.open(order.open_checkpoint)
+        elif kind == "infer":
+            self._serving.ask(order.infer)
         elif kind == "drop":
             self._drop(order.drop.epoch)
         elif kind == "drain":
@@ -153,6 +180,7 @@ class Host:
             self._session.forget()
         self._epoch = order.epoch
         self._token_seconds = order.seat_token_seconds
+        self._preparing = True
         try:
             if self._is_prepared(order.epoch):
                 # Our answer was lost on its way. What is built may have begun by now, and is not begun anew.
@@ -162,6 +190,8 @@ class Host:
         except _PREPARE_FAULTS as error:
             self._say_fault(order.epoch, "", _name_code(error), str(error))
             return
+        finally:
+            self._preparing = False
         self._prepared_epoch = order.epoch
         mine = [each.vnode_id for each in order.placement if each.seat == self._options.seat]
         self._session.say(pb.HostMessage(prepared=pb.Prepared(epoch=order.epoch, vnode_ids=mine)))
@@ -190,6 +220,7 @@ class Host:
         await asyncio.to_thread(engine.prepare, order.epoch, checkpoint, placement=placement, dataset=dataset)
         if self._driver.engine is None:
             self._driver.set_engine(engine)
+        self._serving.enter(spec, placement)
         routes = {SeatId(each.seat): each.address for each in order.placement}
         self._edges.connect(order.epoch, order.seat_token, routes, relay_address=order.relay_address)
 
@@ -212,18 +243,38 @@ class Host:
             return None
         names = tuple(each.sha256 for each in order.data)
         if self._dataset is None or names != self._dataset_names:
-            contents = [await self._session.read_blob(name) for name in names]
+            contents = [await self._read_shard(name) for name in names]
             self._dataset, self._dataset_names = await asyncio.to_thread(_join_data, spec, contents), names
         return self._dataset
+
+    async def _read_shard(self, sha256: str) -> bytes:
+        """The hub places runs where their data lies already: then it is not fetched."""
+        content = await asyncio.to_thread(self._shelf.find, sha256)
+        fetched_bytes = 0
+        if content is None:
+            content = await self._session.read_blob(sha256)
+            fetched_bytes = len(content)
+            await asyncio.to_thread(self._shelf.put, sha256, content)
+        journal.info("shard_read", sha256=sha256, fetched_bytes=fetched_bytes)
+        return content
 
     async def _load_checkpoint(self, order: pb.Prepare, placement: Placement) -> Checkpoint | None:
         if not order.checkpoint_step:
             return None
         mine = {location.vnode_id for location in placement.at(SeatId(self._options.seat))}
         wanted = [each for each in order.checkpoints if each.vnode_id in mine]
-        contents = await asyncio.gather(*(self._session.read_blob(each.sha256) for each in wanted))
+        step = order.checkpoint_step
+        contents = await asyncio.gather(*(self._read_part(each.vnode_id, step, each.sha256) for each in wanted))
         pairs = zip(wanted, contents, strict=True)
-        return Checkpoint(order.checkpoint_step, {each.vnode_id: content for each, content in pairs})
+        return Checkpoint(step, {each.vnode_id: content for each, content in pairs})
+
+    async def _read_part(self, vnode_id: str, step: int, sha256: str) -> bytes:
+        """Who stays need not fetch what it has made itself."""
+        content = self._cached.find(vnode_id, step, sha256)
+        if content is None:
+            content = await self._session.read_blob(sha256)
+            self._cached.put(Packed(vnode_id, step, content, sha256, b""))
+        return content
 
     async def _run(self, order: pb.RunOrder) -> None:
         engine = self._driver.engine
@@ -241,10 +292,14 @@ class Host:
     def _drop(self, epoch: int) -> None:
         if epoch >= self._epoch and self._driver.engine is not None:
             self._driver.engine.drop()
+            self._serving.leave()
 
     # What the engine and the streams tell
 
     def _send(self, frame: Outgoing) -> None:
+        if frame.head.target == ANSWER:
+            self._serving.answer(frame)
+            return
         try:
             self._edges.post(frame.seat, frame.head, to_bytes(frame.tensor))
         except KeyError:
@@ -253,7 +308,9 @@ class Host:
     def _hear_refusal(self, seat: SeatId, head: FrameHead | None, fault: Fault) -> None:
         """Who does not take what we send waits for it all the same: everybody must go back."""
         journal.warning("frame_refused", seat=seat, code=fault.code, message=fault.message)
-        if head is not None and head.epoch == self._epoch and fault.code not in HARMLESS:
+        if head is not None and head.kind is FrameKind.INFERENCE:
+            self._serving.give_up(head, f"seat {seat} refused {head}: {fault.message}")
+        elif head is not None and head.epoch == self._epoch and fault.code not in HARMLESS:
             words = f"seat {seat} refused {head}: {fault.message}"
             self._say_fault(head.epoch, head.source, HostFaultCode.FRAME_REFUSED, words)
 
@@ -291,6 +348,7 @@ class Host:
         )
 
     def _store(self, event: CheckpointReady) -> None:
+        self._cached.put(Packed(event.vnode_id, event.step, event.content, event.sha256, event.digest))
         task = asyncio.create_task(self._store_one(event))
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)
@@ -322,8 +380,20 @@ class Host:
         while True:
             await asyncio.sleep((self._token_seconds or TOKEN_SECONDS) / 2)
             found = await self._session.resolve()
+            if found is not None:
+                self._learn_keys(found.hub_keys_signed)
             if found is not None and found.epoch == self._epoch and found.seat_token:
                 self._edges.renew(found.seat_token)
+
+    def _learn_keys(self, signed: Sequence[str]) -> None:
+        """The hub changes its keys while a run goes on; those that we know vouch for those that come."""
+        keys = find_vouched_keys(
+            signed, node_id=UUID(self._options.node_id), pinned=self._hub_keys, now_seconds=clock.unix_seconds()
+        )
+        if keys is not None and keys != self._hub_keys:
+            journal.info("hub_keys_changed", count=len(keys))
+            self._hub_keys = keys
+            self._edges.trust(keys)
 
     async def _beat(self, beat_seconds: float) -> None:
         while True:
@@ -334,7 +404,10 @@ class Host:
         self._beats += 1
         engine = self._driver.engine
         beat = pb.HostBeat(sequence=self._beats, epoch=self._epoch)
-        if engine is not None:
+        if self._preparing:
+            # Whoever fetches or builds gets on; whoever hangs does neither.
+            beat.watermark = self._session.pieces_read + int(clock.cpu_seconds())
+        elif engine is not None:
             progress = engine.progress
             beat.watermark, beat.step, beat.micro_batch = progress.watermark, progress.step, progress.micro_batch
         self._session.say(pb.HostMessage(beat=beat))

@@ -65,6 +65,8 @@ class HubSession:
         self._channel: Any = None
         # Of hubs that do not own the run any more; calls that are under way there may come to their end.
         self._retiring: set[asyncio.Task[None]] = set()
+        # Of blobs: whoever waits for one sees by it that it comes.
+        self.pieces_read = 0
 
     async def register(self, *, node_id: str, numeric_class: str, address: str, memory_bytes: int) -> Any:
         """Asked until there is an answer; a refusal is raised as what it is."""
@@ -182,9 +184,10 @@ class HubSession:
         async def read() -> bytes:
             blobs = stubs.BlobServiceStub(self._open())
             request = pb.GetBlobRequest(sha256=sha256, run_id=self.run_id)
-            parts = [
-                piece.content async for piece in blobs.Get(request, metadata=self._metadata, timeout=BLOB_SECONDS)
-            ]
+            parts = []
+            async for piece in blobs.Get(request, metadata=self._metadata, timeout=BLOB_SECONDS):
+                parts.append(piece.content)
+                self.pieces_read += 1
             return b"".join(parts)
 
         content = await self._insist(read)

@@ -36,8 +36,8 @@ UPDATE runs SET stop_asked_at = coalesce(stop_asked_at, clock_timestamp()) WHERE
 
 -- name: resume_run!
 -- Nobody owns it until somebody claims it, which raises the epoch.
-UPDATE runs SET state = 'placing', job_id = :job_id, steps = :steps, step = checkpoint_step, recoveries = 0,
-       message = '', owner_id = NULL, owner_until = NULL, owner_address = '', stop_asked_at = NULL, finished_at = NULL,
+UPDATE runs SET state = 'placing', job_id = :job_id, steps = :steps, options = :options, step = checkpoint_step,
+       recoveries = 0, message = '', owner_id = NULL, owner_until = NULL, owner_address = '', stop_asked_at = NULL, finished_at = NULL,
        reports_from_epoch = epoch + 1, expires_at = clock_timestamp() + :seconds::double precision * interval '1 second'
  WHERE id = :id;
 
@@ -230,6 +230,7 @@ WITH kept AS (
 old AS (
     DELETE FROM run_checkpoints c
      WHERE c.run_id = :run_id AND c.step < (SELECT max(step) FROM kept) AND c.step NOT IN (SELECT step FROM kept)
+       AND c.step <> ALL (:spared::integer[])
     RETURNING c.step)
 SELECT DISTINCT p.sha256 FROM run_checkpoint_parts p JOIN old ON old.step = p.step WHERE p.run_id = :run_id;
 

@@ -107,20 +107,22 @@ class DataRef(_message.Message):
     def __init__(self, uri: _Optional[str] = ..., sha256: _Optional[str] = ..., format: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class TrainOptions(_message.Message):
-    __slots__ = ("steps", "data", "ceiling_microcredits_per_hour", "hours_max", "seats", "node_ids")
+    __slots__ = ("steps", "data", "ceiling_microcredits_per_hour", "hours_max", "seats", "node_ids", "serve")
     STEPS_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     CEILING_MICROCREDITS_PER_HOUR_FIELD_NUMBER: _ClassVar[int]
     HOURS_MAX_FIELD_NUMBER: _ClassVar[int]
     SEATS_FIELD_NUMBER: _ClassVar[int]
     NODE_IDS_FIELD_NUMBER: _ClassVar[int]
+    SERVE_FIELD_NUMBER: _ClassVar[int]
     steps: int
     data: _containers.RepeatedCompositeFieldContainer[DataRef]
     ceiling_microcredits_per_hour: int
     hours_max: int
     seats: int
     node_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, steps: _Optional[int] = ..., data: _Optional[_Iterable[_Union[DataRef, _Mapping]]] = ..., ceiling_microcredits_per_hour: _Optional[int] = ..., hours_max: _Optional[int] = ..., seats: _Optional[int] = ..., node_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    serve: bool
+    def __init__(self, steps: _Optional[int] = ..., data: _Optional[_Iterable[_Union[DataRef, _Mapping]]] = ..., ceiling_microcredits_per_hour: _Optional[int] = ..., hours_max: _Optional[int] = ..., seats: _Optional[int] = ..., node_ids: _Optional[_Iterable[str]] = ..., serve: _Optional[bool] = ...) -> None: ...
 
 class PlanNetworkRequest(_message.Message):
     __slots__ = ("network_id", "options")
@@ -193,12 +195,14 @@ class StopTrainRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ...) -> None: ...
 
 class ResumeTrainRequest(_message.Message):
-    __slots__ = ("run_id", "steps")
+    __slots__ = ("run_id", "steps", "serve")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    SERVE_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     steps: int
-    def __init__(self, run_id: _Optional[str] = ..., steps: _Optional[int] = ...) -> None: ...
+    serve: bool
+    def __init__(self, run_id: _Optional[str] = ..., steps: _Optional[int] = ..., serve: _Optional[bool] = ...) -> None: ...
 
 class GetRunRequest(_message.Message):
     __slots__ = ("run_id",)
@@ -398,7 +402,7 @@ class LeaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class HostMessage(_message.Message):
-    __slots__ = ("hello", "beat", "prepared", "event", "peer_lost", "checkpoint", "fault", "digest")
+    __slots__ = ("hello", "beat", "prepared", "event", "peer_lost", "checkpoint", "fault", "digest", "opened", "answer")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     PREPARED_FIELD_NUMBER: _ClassVar[int]
@@ -407,6 +411,8 @@ class HostMessage(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     beat: HostBeat
     prepared: Prepared
@@ -415,7 +421,9 @@ class HostMessage(_message.Message):
     checkpoint: CheckpointStored
     fault: HostFault
     digest: AuditDigest
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[HostBeat, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., event: _Optional[_Union[HostEvent, _Mapping]] = ..., peer_lost: _Optional[_Union[PeerLost, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointStored, _Mapping]] = ..., fault: _Optional[_Union[HostFault, _Mapping]] = ..., digest: _Optional[_Union[AuditDigest, _Mapping]] = ...) -> None: ...
+    opened: CheckpointOpened
+    answer: InferAnswer
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[HostBeat, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., event: _Optional[_Union[HostEvent, _Mapping]] = ..., peer_lost: _Optional[_Union[PeerLost, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointStored, _Mapping]] = ..., fault: _Optional[_Union[HostFault, _Mapping]] = ..., digest: _Optional[_Union[AuditDigest, _Mapping]] = ..., opened: _Optional[_Union[CheckpointOpened, _Mapping]] = ..., answer: _Optional[_Union[InferAnswer, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("attempt_id", "lease_secret", "address")
@@ -501,6 +509,34 @@ class HostFault(_message.Message):
     message: str
     def __init__(self, epoch: _Optional[int] = ..., vnode_id: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
+class CheckpointOpened(_message.Message):
+    __slots__ = ("epoch", "checkpoint_step", "code", "message")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_STEP_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    checkpoint_step: int
+    code: str
+    message: str
+    def __init__(self, epoch: _Optional[int] = ..., checkpoint_step: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class InferAnswer(_message.Message):
+    __slots__ = ("epoch", "number", "output", "code", "message", "vnode_id")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    VNODE_ID_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    number: int
+    output: Tensor
+    code: str
+    message: str
+    vnode_id: str
+    def __init__(self, epoch: _Optional[int] = ..., number: _Optional[int] = ..., output: _Optional[_Union[Tensor, _Mapping]] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., vnode_id: _Optional[str] = ...) -> None: ...
+
 class AuditDigest(_message.Message):
     __slots__ = ("epoch", "vnode_id", "from_step", "until_step", "digest")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -516,7 +552,7 @@ class AuditDigest(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., vnode_id: _Optional[str] = ..., from_step: _Optional[int] = ..., until_step: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class HubMessage(_message.Message):
-    __slots__ = ("prepare", "run", "drain", "drop", "probe", "infer", "audit")
+    __slots__ = ("prepare", "run", "drain", "drop", "probe", "infer", "audit", "open_checkpoint")
     PREPARE_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
@@ -524,6 +560,7 @@ class HubMessage(_message.Message):
     PROBE_FIELD_NUMBER: _ClassVar[int]
     INFER_FIELD_NUMBER: _ClassVar[int]
     AUDIT_FIELD_NUMBER: _ClassVar[int]
+    OPEN_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     prepare: Prepare
     run: RunOrder
     drain: Drain
@@ -531,7 +568,8 @@ class HubMessage(_message.Message):
     probe: Probe
     infer: InferOrder
     audit: AuditOrder
-    def __init__(self, prepare: _Optional[_Union[Prepare, _Mapping]] = ..., run: _Optional[_Union[RunOrder, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., drop: _Optional[_Union[Drop, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., infer: _Optional[_Union[InferOrder, _Mapping]] = ..., audit: _Optional[_Union[AuditOrder, _Mapping]] = ...) -> None: ...
+    open_checkpoint: OpenCheckpoint
+    def __init__(self, prepare: _Optional[_Union[Prepare, _Mapping]] = ..., run: _Optional[_Union[RunOrder, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., drop: _Optional[_Union[Drop, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., infer: _Optional[_Union[InferOrder, _Mapping]] = ..., audit: _Optional[_Union[AuditOrder, _Mapping]] = ..., open_checkpoint: _Optional[_Union[OpenCheckpoint, _Mapping]] = ...) -> None: ...
 
 class Location(_message.Message):
     __slots__ = ("vnode_id", "replica", "seat", "node_id", "incarnation", "address")
@@ -611,13 +649,40 @@ class Probe(_message.Message):
     nonce: int
     def __init__(self, nonce: _Optional[int] = ...) -> None: ...
 
+class OpenCheckpoint(_message.Message):
+    __slots__ = ("epoch", "checkpoint_step", "checkpoints", "kept_steps")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_STEP_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_STEPS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    checkpoint_step: int
+    checkpoints: _containers.RepeatedCompositeFieldContainer[VNodeCheckpoint]
+    kept_steps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., checkpoint_step: _Optional[int] = ..., checkpoints: _Optional[_Iterable[_Union[VNodeCheckpoint, _Mapping]]] = ..., kept_steps: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class InferOrder(_message.Message):
-    __slots__ = ("request_id", "checkpoint_step")
+    __slots__ = ("request_id", "checkpoint_step", "epoch", "number", "replica", "inputs")
+    class InputsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Tensor
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_STEP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     checkpoint_step: int
-    def __init__(self, request_id: _Optional[str] = ..., checkpoint_step: _Optional[int] = ...) -> None: ...
+    epoch: int
+    number: int
+    replica: int
+    inputs: _containers.MessageMap[str, Tensor]
+    def __init__(self, request_id: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., epoch: _Optional[int] = ..., number: _Optional[int] = ..., replica: _Optional[int] = ..., inputs: _Optional[_Mapping[str, Tensor]] = ...) -> None: ...
 
 class AuditOrder(_message.Message):
     __slots__ = ("vnode_id", "from_step", "until_step")
@@ -638,20 +703,22 @@ class ResolveRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., known_epoch: _Optional[int] = ...) -> None: ...
 
 class ResolveResponse(_message.Message):
-    __slots__ = ("epoch", "placement", "owner_address", "seat_token", "seat_token_seconds", "relay_address")
+    __slots__ = ("epoch", "placement", "owner_address", "seat_token", "seat_token_seconds", "relay_address", "hub_keys_signed")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     OWNER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SEAT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     SEAT_TOKEN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     RELAY_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HUB_KEYS_SIGNED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     placement: _containers.RepeatedCompositeFieldContainer[Location]
     owner_address: str
     seat_token: str
     seat_token_seconds: float
     relay_address: str
-    def __init__(self, epoch: _Optional[int] = ..., placement: _Optional[_Iterable[_Union[Location, _Mapping]]] = ..., owner_address: _Optional[str] = ..., seat_token: _Optional[str] = ..., seat_token_seconds: _Optional[float] = ..., relay_address: _Optional[str] = ...) -> None: ...
+    hub_keys_signed: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, epoch: _Optional[int] = ..., placement: _Optional[_Iterable[_Union[Location, _Mapping]]] = ..., owner_address: _Optional[str] = ..., seat_token: _Optional[str] = ..., seat_token_seconds: _Optional[float] = ..., relay_address: _Optional[str] = ..., hub_keys_signed: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReportPeerRequest(_message.Message):
     __slots__ = ("run_id", "epoch", "seat", "reason")
