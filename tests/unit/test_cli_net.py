@@ -66,6 +66,9 @@ class ToldRun(Run):
 
     def resume(self, steps: int | None = None) -> None: ...
 
+    def infer(self, *inputs, **named):
+        raise NotImplementedError
+
     def state_dict(self) -> dict:
         return {}
 

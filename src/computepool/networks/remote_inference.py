@@ -16,7 +16,7 @@ import grpc
 from computepool import clock
 from computepool.core.errors import ComputePoolError, Conflict, InvalidRequest
 from computepool.core.networks.errors import RunElsewhere
-from computepool.core.networks.requests import RequestForm
+from computepool.core.networks.requests import Given, RequestForm
 from computepool.core.networks.spec import Dtype, NetworkSpec
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
 from computepool.wire.rpc import from_error_metadata
@@ -38,16 +38,17 @@ class RemoteInference:
         self._find_stub = find_stub
         self._metadata = metadata
         self._run_id = run_id
-        self._names = list(RequestForm(spec).inputs)
+        self._form = RequestForm(spec)
         self._address = ""
         # Of the last answer.
         self.checkpoint_step = 0
 
     def name_inputs(self, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tensors without a name are given in the order of the network's sources."""
-        if len(inputs) > len(self._names):
-            raise InvalidRequest(f"The network reads {', '.join(self._names)}; {len(inputs)} tensors were given.")
-        return {**dict(zip(self._names, inputs, strict=False)), **named}
+        names = list(self._form.inputs)
+        if len(inputs) > len(names):
+            raise InvalidRequest(f"The network reads {', '.join(names)}; {len(inputs)} tensors were given.")
+        return {**dict(zip(names, inputs, strict=False)), **named}
 
     def ask(self, inputs: Mapping[str, Tensor], *, checkpoint_step: int, seconds: float) -> Tensor:
         """One answer. Asks again while what is in the way may pass, and no longer than this."""
@@ -118,10 +119,13 @@ class RemoteInference:
         time.sleep(PAUSE_SECONDS)
 
     def _word(self, inputs: Mapping[str, Tensor], step: int) -> pb.InferRequest:
-        from computepool.node.vnodes.frames import name_dtype, to_bytes
+        """Raises what the hub would: what is too large for a call would not even come so far."""
+        from computepool.node.vnodes.frames import to_bytes
 
+        given = {name: _describe(tensor) for name, tensor in inputs.items()}
+        self._form.check(given)
         tensors = {
-            name: pb.Tensor(dtype=name_dtype(tensor).value, shape=tensor.shape, content=bytes(to_bytes(tensor)))
+            name: pb.Tensor(dtype=given[name].dtype, shape=tensor.shape, content=bytes(to_bytes(tensor)))
             for name, tensor in inputs.items()
         }
         return pb.InferRequest(run_id=self._run_id, checkpoint_step=step, inputs=tensors)
@@ -132,3 +136,11 @@ class RemoteInference:
         self.checkpoint_step = answer.checkpoint_step
         output = answer.output
         return to_tensor(output.content, Dtype(output.dtype), tuple(output.shape))
+
+
+def _describe(tensor: Tensor) -> Given:
+    from computepool.node.vnodes.frames import TORCH_TYPES
+
+    names = {torch_type: dtype.value for dtype, torch_type in TORCH_TYPES.items()}
+    name = names.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
+    return Given(name, tuple(tensor.shape), tensor.numel() * tensor.element_size())

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from computepool.core.errors import InvalidRequest, PayloadTooLarge
 from computepool.core.networks.entries import Entry, list_entries
 from computepool.core.networks.graph import draw_graph
 from computepool.core.networks.placement import Placement, SeatId
@@ -70,6 +71,15 @@ class RequestForm:
             crossing_bytes = samples * self._widest_bytes
             return f"VNode {self._widest} would put out {crossing_bytes:,} bytes and may {EDGE_BYTES_MAX:,}{parts}"
         return ""
+
+    def check(self, given: Mapping[str, Given]) -> None:
+        """Raises InvalidRequest with all faults, or PayloadTooLarge."""
+        faults = self.list_faults(given)
+        if faults:
+            raise InvalidRequest("The network cannot be asked this: " + "; ".join(faults) + ".", faults=faults)
+        excess = self.find_excess(given)
+        if excess:
+            raise PayloadTooLarge(f"The request is too large: {excess}.")
 
     @staticmethod
     def count_samples(given: Mapping[str, Given]) -> int:

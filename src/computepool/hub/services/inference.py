@@ -21,7 +21,6 @@ from computepool.core.errors import (
     InvalidRequest,
     LimitExceeded,
     NotFound,
-    PayloadTooLarge,
 )
 from computepool.core.ids import AttemptId, NetworkId, RunId
 from computepool.core.networks.course import AT_WORK
@@ -227,12 +226,7 @@ class InferenceDesk:
         run = self._get_run(run_id)
         given = {name: tensor.given for name, tensor in inputs.items()}
         form = self._get_form(run_id)
-        faults = form.list_faults(given)
-        if faults:
-            raise InvalidRequest("The network cannot be asked this: " + "; ".join(faults) + ".", faults=faults)
-        excess = form.find_excess(given)
-        if excess:
-            raise PayloadTooLarge(f"The request is too large: {excess}.")
+        form.check(given)
         size_bytes = sum(tensor.size_bytes for tensor in given.values())
         request = _Request(form.count_samples(given), asyncio.get_running_loop().create_future())
         with self._room(run.id, size_bytes), self.pin(run.id, step):
