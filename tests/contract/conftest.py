@@ -13,15 +13,46 @@ from pathlib import Path
 import pytest
 
 from computepool import entropy
-from computepool.node.sandbox.backends import BACKENDS
+from computepool.node.sandbox.backends import NAMES, get_backend
 from computepool.node.sandbox.port import Backend
+from tests.contract.docker_daemon import DockerDaemon
 from tests.contract.sandbox_lab import PYTHON, Lab, Scene
 
 
-@pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every-backend",
+        action="store_true",
+        help="run the whole contract on container engines too, not only the part that tells engines apart",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Engines take half a second to start, so that by default they pass the tests that are marked `engines` alone."""
+    if config.getoption("--every-backend"):
+        return
+    kept, left = [], []
+    for item in items:
+        name = getattr(item, "callspec", None) and item.callspec.params.get("backend")  # type: ignore[attr-defined]
+        is_needed = name in (None, "bubblewrap") or item.get_closest_marker("engines") is not None
+        (kept if is_needed else left).append(item)
+    config.hook.pytest_deselected(items=left)
+    items[:] = kept
+
+
+@pytest.fixture(scope="session")
+def docker_daemon() -> Iterator[None]:
+    """The machine's own daemon if one runs, else one of the test's own."""
+    with DockerDaemon():
+        yield
+
+
+@pytest.fixture(params=NAMES)
 def backend(request: pytest.FixtureRequest) -> Backend:
     """Every backend the distribution knows. One that cannot run here fails its tests: silence would be a lie."""
-    found: Backend = request.param
+    if request.param == "docker":
+        request.getfixturevalue("docker_daemon")
+    found = get_backend(request.param)
     report = found.probe()
     if not report.usable:
         pytest.fail(f"{found.name} cannot be tested on this machine: {'; '.join(report.reasons)}")
@@ -30,7 +61,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 @pytest.fixture
 def lab(backend: Backend, tmp_path: Path) -> Iterator[Lab]:
-    bench = Lab(tmp_path, backend.level)
+    bench = Lab(tmp_path, backend)
     yield bench
     bench.close()
 

@@ -19,6 +19,7 @@ class StateDir:
     node.key, enrolment.json   who this node is, and which hub it belongs to
     spent_tokens               job tokens that were used, so that none runs twice
     inputs/                    input files by content hash, kept between jobs
+    packages/                  Python packages that jobs asked for, by what they asked for
     attempts/<attempt id>/     one folder per attempt that the agent holds
     self-test/                 the sandbox's tries at every start
     agent_alive                touched while the agent lives; runners watch it
@@ -32,6 +33,7 @@ class StateDir:
         self.spent_path = root / "spent_tokens"
         self.alive_path = root / "agent_alive"
         self.inputs = files.make_private(root / "inputs")
+        self.packages = files.make_private(root / "packages")
         self.attempts = files.make_private(root / "attempts")
         self.self_test = root / "self-test"
         self._lock_descriptor: int | None = None
