@@ -34,6 +34,7 @@ ABOUT = {
     "fleet": "10,000 nodes parked at one hub process.",
     "hubs": "A second hub; and what three hubs lose by each seeing only its own nodes.",
     "networks": "A network cut over processes, killed on the way, beside the same training in one process.",
+    "sandbox": "Starting Python behind each sandbox, beside none at all; and every known way out, tried in each.",
     "ledger": "The same lives with money in the books, and without. All the others run without.",
 }
 COMPARE = {">=": operator.ge, "<=": operator.le}

@@ -174,6 +174,8 @@ def build_profile() -> dict[str, Any]:
         "syscalls": [
             {"names": plain, "action": "SCMP_ACT_ALLOW"},
             {"names": sorted(refused), "action": "SCMP_ACT_ERRNO", "errnoRet": errno.EPERM},
+            # Said twice: older Dockers know no default but EPERM, on which libc does not fall back.
+            {"names": list(ABSENT), "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS},
             *profile_rules("socket", 0, (AF_UNIX, AF_INET, AF_INET6)),
             *profile_rules("socketpair", 0, (AF_UNIX, AF_INET, AF_INET6)),
             *profile_rules("personality", 0, PERSONALITIES),

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from computepool import entropy
 from computepool.node.sandbox.backends import NAMES, get_backend
 from computepool.node.sandbox.port import Backend
 from tests.contract.docker_daemon import DockerDaemon
-from tests.contract.sandbox_lab import PYTHON, Lab, Scene
+from tests.contract.sandbox_lab import Lab, Scene
+from tests.contract.scene import make_scene
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,6 +20,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run the whole contract on container engines too, not only the part that tells engines apart",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "engines: what container engines pass in every run of the suite")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -68,30 +67,5 @@ def lab(backend: Backend, tmp_path: Path) -> Iterator[Lab]:
 
 @pytest.fixture(scope="session")
 def scene() -> Iterator[Scene]:
-    folder = Path(tempfile.mkdtemp(prefix="computepool-scene-"))
-    folder.chmod(0o777)
-    secret_path = folder / "home" / ".ssh" / "id_ed25519"
-    secret_path.parent.mkdir(parents=True, mode=0o700)
-    secret = entropy.new_secret()
-    secret_path.write_text(secret)
-    word, token, name = (entropy.new_secret(12) for _ in range(3))
-    os.environ["COMPUTEPOOL_NODE_TOKEN"] = token
-    bystander = subprocess.Popen([PYTHON, "-c", "import time; time.sleep(600)", word], stdin=subprocess.DEVNULL)
-    descriptor = os.open(secret_path, os.O_RDONLY)
-    os.set_inheritable(descriptor, True)
-    with (
-        socket.create_server(("127.0.0.1", 0)) as tcp,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
-        socket.socket(socket.AF_UNIX) as abstract,
-    ):
-        udp.bind(("127.0.0.1", 0))
-        udp.settimeout(1.0)
-        abstract.bind("\0" + name)
-        abstract.listen()
-        port = tcp.getsockname()[1]
-        yield Scene(folder, secret_path, secret, token, word, bystander, port, udp, name, descriptor)
-    os.close(descriptor)
-    bystander.kill()
-    bystander.wait()
-    del os.environ["COMPUTEPOOL_NODE_TOKEN"]
-    shutil.rmtree(folder)
+    with make_scene() as made:
+        yield made

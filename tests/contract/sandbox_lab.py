@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from computepool import entropy
+from computepool.core.jobs.isolation import IsolationLevel
 from computepool.node.runner import handle
 from computepool.node.runner.liveness import find_birth
 from computepool.node.runner.request import AttemptRequest
@@ -51,6 +52,10 @@ class Scene(NamedTuple):
     udp: socket.socket
     abstract_name: str
     descriptor: int  # an open file that a careless agent leaves to its children
+    canary: str  # the name of a file that is nowhere but here
+    lan_address: str
+    lan_port: int
+    socket_path: str
 
 
 class Result(NamedTuple):
@@ -86,6 +91,7 @@ class Lab:
 
     def __init__(self, root: Path, backend: Backend) -> None:
         self.root = root
+        root.mkdir(parents=True, exist_ok=True)
         self.backend = backend
         self.is_bubblewrap = backend.name == "bubblewrap"
         self.is_gvisor = backend.name == "gvisor"
@@ -123,6 +129,8 @@ class Lab:
         inputs: Sequence[InputFile] = (),
         env: dict[str, str] | None = None,
         lease_seconds: float = 60.0,
+        isolation: IsolationLevel | None = None,
+        backend: str | None = None,
         image: str | None = None,
         devices: tuple[str, ...] = (),
         environment: str | None = None,
@@ -135,8 +143,8 @@ class Lab:
             env=env or {},
             inputs=tuple(inputs),
             limits=LIMITS._replace(**limits),
-            isolation=self.backend.level,
-            backend=self.backend.name,
+            isolation=isolation or self.backend.level,
+            backend=self.backend.name if backend is None else backend,
             image=image,
             devices=devices,
             environment=environment,

@@ -9,12 +9,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from computepool.core.jobs.isolation import IsolationLevel
-from computepool.node.sandbox.bubblewrap_line import INSIDE_UID, STARTING_SHELL, TMP_BYTES, plan_shm_bytes
+from computepool.node.sandbox.bubblewrap_line import INSIDE_UID, TMP_BYTES, plan_shm_bytes
 from computepool.node.sandbox.port import ENVIRONMENT_DIR, JOB_DIR, OUTPUT_DIR, Limits, SandboxRequest
 
 MEGABYTE = 1 << 20
 OPEN_FILES = 1024
 SYSTEM_IMAGE = "computepool-system"
+# Through a shell, as everywhere: a command that is not there is code 127. One stream, because Docker carries two
+# of them apart and mixes up their order.
+STARTING_SHELL = ("/bin/sh", "-c", 'exec "$@" 2>&1', "sh")
 # Of the machine's /etc nothing but what the loader needs.
 SYSTEM_MOUNTS = ("/usr", "/etc/ld.so.cache", "/etc/alternatives")
 
@@ -98,7 +101,7 @@ class Place(NamedTuple):
 
 def write_run(engine: Engine, program: Sequence[str], request: SandboxRequest, place: Place) -> list[str]:
     """`program` is the engine's client with its options. Secrets travel by file, never on a command line."""
-    # Through a shell, as everywhere: a command that is not there is code 127. A stranger's image may have none.
+    # A stranger's image may have no shell.
     command = (*STARTING_SHELL, *request.command) if request.image is None else request.command
     return [
         *(*program, "run", "--name", container_name(request.name), "--pull", "never"),
