@@ -158,12 +158,6 @@ def open_packet_socket():
     return works(lambda: socket.socket(17, socket.SOCK_RAW, 0).close())
 
 
-def bind_low_port():
-    with socket.socket() as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        return works(lambda: server.bind(("127.0.0.1", 81)))
-
-
 # Namespaces and mounts
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -36,7 +37,8 @@ def check_backends(work_dir: Path, wanted: Sequence[str] = ()) -> tuple[Report, 
     `work_dir` is for the tries' files.
     """
     known = [backend for backend in list_backends() if not wanted or backend.name in wanted]
-    return tuple(check_backend(backend, work_dir) for backend in known)
+    with ThreadPoolExecutor(max_workers=len(known) or 1) as threads:
+        return tuple(threads.map(lambda backend: check_backend(backend, work_dir), known))
 
 
 def check_backend(backend: Backend, work_dir: Path) -> Report:

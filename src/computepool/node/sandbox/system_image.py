@@ -23,7 +23,8 @@ def write_tar() -> bytes:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name in sorted((*FOLDERS, *OWN_FOLDERS, "etc/alternatives")):
-            tar.addfile(_describe(name, tarfile.DIRTYPE, 0o755))
+            # Engines give what they mount there the mode of what lay below.
+            tar.addfile(_describe(name, tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755))
         for path, text in FILES.items():
             entry = _describe(path.lstrip("/"), tarfile.REGTYPE, 0o644)
             entry.size = len(text)
