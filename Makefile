@@ -74,8 +74,8 @@ test/integration: setup ## Store and embedded database
 	@$(BIN)/pytest $(SIDE_BY_SIDE) tests/migration tests/integration
 
 .PHONY: test/contract
-test/contract: setup ## The sandbox suite and its escape probes
-	@$(BIN)/pytest tests/contract
+test/contract: setup ## The sandbox suite and its escape probes (ARGS=--every-backend: all of it on every engine)
+	@$(BIN)/pytest tests/contract $(ARGS)
 
 .PHONY: test/acceptance
 test/acceptance: setup ## Stories told with real processes
@@ -85,7 +85,7 @@ test/acceptance: setup ## Stories told with real processes
 test/pgbouncer: setup ## Every test that uses a database, through PgBouncer in transaction mode
 	@TEST_POOLER=pgbouncer $(BIN)/pytest tests/migration tests/integration tests/acceptance $(ARGS)
 
-BENCHMARKS := lifecycle latency match depth fleet hubs ledger networks sse
+BENCHMARKS := lifecycle latency match depth fleet hubs ledger networks sse sandbox
 .PHONY: $(BENCHMARKS:%=bench/%) bench/all bench/page
 bench/match: setup ## Choosing the best of 500 to 100,000 slots, against a plain loop
 	@$(BIN)/python -m benchmarks.match $(ARGS)
@@ -105,6 +105,8 @@ bench/networks: setup ## Networks over processes: equal bits through kills, spee
 	@$(BIN)/python -m benchmarks.networks $(ARGS)
 bench/sse: setup ## Live views: dispatch with 1,000 viewers against none, and how soon a change is on a page
 	@$(BIN)/python -m benchmarks.sse $(ARGS)
+bench/sandbox: setup ## Starting Python behind each sandbox, and every known way out tried in each (root)
+	@$(BIN)/python -m benchmarks.sandbox $(ARGS)
 bench/all: setup ## All of them one after the other (40 minutes), then the page docs/reference/performance.md
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --out benchmarks/results/$$name.json $(ARGS); done
 	@$(BIN)/python -m benchmarks.page

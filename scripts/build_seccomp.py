@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Build the system-call filters that the bubblewrap backend ships, one file per architecture, from one list.
+"""Build the system-call filters that the sandboxes ship, from one list: for bubblewrap one program per architecture,
+for container engines one profile (container.json) in the words that they share.
 
     python scripts/build_seccomp.py           write the files
     python scripts/build_seccomp.py --check   fail when a shipped file differs from the list
@@ -12,11 +13,14 @@ bits (else garbage in the upper half walks past the rule).
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import struct
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 FILTERS = Path(__file__).resolve().parent.parent / "src/computepool/node/sandbox/filters"
 
@@ -154,15 +158,79 @@ def decide(program: bytes, *, arch: int, number: int, arguments: Sequence[int] =
         at += if_true if holds else if_false
 
 
+def build_profile() -> dict[str, Any]:
+    """The same decisions as a profile for Podman and Docker, which hand it to libseccomp.
+
+    Its language knows no "newer than"; so what is known and harmless is named, and the rest does not exist.
+    """
+    conditional = {name for name, _ in argument_rules()}
+    refused = {name for name in REFUSED if name not in conditional}
+    plain = sorted(list_known_names() - refused - conditional - set(ABSENT))
+    return {
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": errno.ENOSYS,
+        # No sub-architectures: a job that calls by another's numbers is ended.
+        "archMap": [{"architecture": f"SCMP_ARCH_{name.upper()}", "subArchitectures": []} for name in ARCHITECTURES],
+        "syscalls": [
+            {"names": plain, "action": "SCMP_ACT_ALLOW"},
+            {"names": sorted(refused), "action": "SCMP_ACT_ERRNO", "errnoRet": errno.EPERM},
+            # Said twice: older Dockers know no default but EPERM, on which libc does not fall back.
+            {"names": list(ABSENT), "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS},
+            *profile_rules("socket", 0, (AF_UNIX, AF_INET, AF_INET6)),
+            *profile_rules("socketpair", 0, (AF_UNIX, AF_INET, AF_INET6)),
+            *profile_rules("personality", 0, PERSONALITIES),
+            masked_rule("clone", 0, CLONE_NEW_ANY, 0),
+            *terminal_rules(),
+        ],
+    }
+
+
+def list_known_names() -> set[str]:
+    """Every call up to the last known number, on either architecture."""
+    import pyseccomp
+
+    names = set()
+    for arch in ARCHITECTURES.values():
+        for number in range(LAST_KNOWN_NUMBER + 1):
+            # Some numbers were never given out.
+            with contextlib.suppress(ValueError):
+                names.add(pyseccomp.resolve_syscall(arch, number).decode())
+    return names
+
+
+def profile_rules(name: str, index: int, values: Sequence[int]) -> list[dict[str, Any]]:
+    return [masked_rule(name, index, 0xFFFFFFFF, value) for value in values]
+
+
+def masked_rule(name: str, index: int, mask: int, value: int) -> dict[str, Any]:
+    """Allowed where these bits of the argument have this value: the upper half hides nothing."""
+    condition = {"index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
+    return {"names": [name], "action": "SCMP_ACT_ALLOW", "args": [condition]}
+
+
+def terminal_rules() -> list[dict[str, Any]]:
+    """Every ioctl but two, said without "not equal", which would look at the upper half too.
+
+    The two differ in their last four bits alone: whatever differs from both in any other bit is allowed, and so
+    are the fourteen that share the rest with them.
+    """
+    rest = TIOCSTI & ~0xF
+    others = [masked_rule("ioctl", 1, 1 << bit, ~rest & 1 << bit) for bit in range(4, 32)]
+    near = [rest | low for low in range(16) if rest | low not in (TIOCSTI, TIOCLINUX)]
+    return [*others, *profile_rules("ioctl", 1, near)]
+
+
 def main(arguments: Sequence[str]) -> int:
     FILTERS.mkdir(exist_ok=True)
+    built = {f"{architecture}.bpf": build(architecture) for architecture in ARCHITECTURES}
+    built["container.json"] = (json.dumps(build_profile(), indent=1) + "\n").encode()
     drifted = []
-    for architecture in ARCHITECTURES:
-        path, program = FILTERS / f"{architecture}.bpf", build(architecture)
+    for name, content in built.items():
+        path = FILTERS / name
         if "--check" not in arguments:
-            path.write_bytes(program)
-            print(f"{path.name}: {len(program) // 8} instructions")
-        elif not path.exists() or path.read_bytes() != program:
+            path.write_bytes(content)
+            print(f"{path.name}: {len(content)} bytes")
+        elif not path.exists() or path.read_bytes() != content:
             drifted.append(path.name)
     if drifted:
         print(f"{', '.join(drifted)} differ from the list in {Path(__file__).name}; run it without --check")

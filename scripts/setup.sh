@@ -8,10 +8,10 @@ venv="$1"
 fail() { printf '\nsetup: %s\n' "$1" >&2; exit 1; }
 
 # command -> Debian package. bubblewrap and the rest are the sandbox's; /usr/bin/python3 runs the jobs in it. The tests
-# put PgBouncer before their database.
+# put PgBouncer before their database, and run the sandbox suite on every container engine.
 declare -A needed=(
   [bwrap]=bubblewrap [setpriv]=util-linux [mount]=mount [mkfs.ext4]=e2fsprogs [losetup]=mount [/usr/bin/python3]=python3-minimal
-  [pgbouncer]=pgbouncer
+  [pgbouncer]=pgbouncer [podman]=podman [runc]=runc [catatonit]=catatonit [dockerd]=docker.io [tini]=tini [runsc]=runsc
 )
 missing=()
 for command in "${!needed[@]}"; do
@@ -36,8 +36,11 @@ Install them with: sudo apt-get install $packages"
   # shellcheck disable=SC2086
   DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends $packages >/dev/null ||
     fail "apt-get could not install: $packages"
-  # The package starts a service of its own, which nobody asked for.
+  # These packages start services of their own, which nobody asked for.
   case " $packages " in *" pgbouncer "*) $as_root systemctl disable --now pgbouncer >/dev/null 2>&1 || true ;; esac
+  case " $packages " in
+    *" docker.io "*) $as_root systemctl disable --now docker.service docker.socket >/dev/null 2>&1 || true ;;
+  esac
 fi
 
 python=""

@@ -5,6 +5,7 @@ Everything is bounded. Controls that could hurt run in namespaces of their own.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import socket
@@ -21,7 +22,9 @@ from computepool.node.runner.liveness import find_birth
 from computepool.node.runner.request import AttemptRequest
 from computepool.node.runner.status import FINISHED, VANISHED, Status
 from computepool.node.sandbox.bubblewrap import JOB_UID_BASE
-from computepool.node.sandbox.port import InputFile, Limits
+from computepool.node.sandbox.bubblewrap_line import INSIDE_UID
+from computepool.node.sandbox.container import UID_BASE, UID_RANGES
+from computepool.node.sandbox.port import Backend, InputFile, Limits
 
 PROBES = Path(__file__).parent / "probes"
 PYTHON = "/usr/bin/python3"
@@ -49,6 +52,10 @@ class Scene(NamedTuple):
     udp: socket.socket
     abstract_name: str
     descriptor: int  # an open file that a careless agent leaves to its children
+    canary: str  # the name of a file that is nowhere but here
+    lan_address: str
+    lan_port: int
+    socket_path: str
 
 
 class Result(NamedTuple):
@@ -82,9 +89,12 @@ class Attempt(NamedTuple):
 class Lab:
     """Starts attempts on one backend and remembers them, so that none is forgotten."""
 
-    def __init__(self, root: Path, level: IsolationLevel) -> None:
+    def __init__(self, root: Path, backend: Backend) -> None:
         self.root = root
-        self.level = level
+        root.mkdir(parents=True, exist_ok=True)
+        self.backend = backend
+        self.is_bubblewrap = backend.name == "bubblewrap"
+        self.is_gvisor = backend.name == "gvisor"
         self.alive_path = root / "alive"
         self.alive_path.touch()
         self.attempts: list[Attempt] = []
@@ -120,6 +130,11 @@ class Lab:
         env: dict[str, str] | None = None,
         lease_seconds: float = 60.0,
         isolation: IsolationLevel | None = None,
+        backend: str | None = None,
+        image: str | None = None,
+        devices: tuple[str, ...] = (),
+        environment: str | None = None,
+        egress: tuple[str, ...] = (),
         **limits: Any,
     ) -> AttemptRequest:
         return AttemptRequest(
@@ -128,7 +143,12 @@ class Lab:
             env=env or {},
             inputs=tuple(inputs),
             limits=LIMITS._replace(**limits),
-            isolation=isolation or self.level,
+            isolation=isolation or self.backend.level,
+            backend=self.backend.name if backend is None else backend,
+            image=image,
+            devices=devices,
+            environment=environment,
+            egress=egress,
             slot="cpu:0",
             lease_seconds=lease_seconds,
             agent_alive_path=str(self.alive_path),
@@ -208,9 +228,22 @@ def list_leftovers(attempt: Attempt, *, corpses_count: bool = True) -> list[str]
             pass  # it went away while we looked
     content = handle.read_status(attempt.state_dir)
     if content.runner_pid is not None:
-        pids = list_processes_of(JOB_UID_BASE + content.runner_pid)
+        # Every user id that a job of this runner may have had, behind whichever walls.
+        range_base = UID_BASE + content.runner_pid % UID_RANGES * 65_536
+        uids = {JOB_UID_BASE + content.runner_pid, range_base, range_base + INSIDE_UID}
+        pids = [pid for uid in uids for pid in list_processes_of(uid)]
         found += [f"process {pid}" for pid in pids if corpses_count or find_birth(pid) is not None]
-    return found
+    return found + [f"container {name}" for name in list_containers() if attempt.name in name]
+
+
+def list_containers() -> list[str]:
+    """Names of all containers of this machine, of whatever engine answers."""
+    names: list[str] = []
+    for program in ("podman", "docker"):
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            command = [program, "ps", "--all", "--format", "{{.Names}}"]
+            names += subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.split()
+    return names
 
 
 def list_processes_of(uid: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Every known way out of a sandbox, tried through the real runner.
+"""Every known way out of a sandbox, tried through the real runner, on every backend.
 
 Each has a control: the same script without the sandbox, which must get out. A probe that cannot get out
 anywhere proves nothing, so a control that fails, fails the test.
@@ -6,20 +6,31 @@ anywhere proves nothing, so a control that fails, fails the test.
 
 from __future__ import annotations
 
+import json
 import os
-import platform
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
 from computepool import entropy
 from computepool.node.runner import handle
+from computepool.node.sandbox.port import Backend
+from tests.contract.escape_cases import (
+    BOMBS,
+    CASES,
+    FILES,
+    SHARED,
+    Case,
+    is_contained,
+    run_case_outside,
+    run_shared,
+    script_of,
+)
 from tests.contract.sandbox_lab import (
     AS_ROOT,
     AS_USER,
@@ -36,81 +47,94 @@ from tests.contract.sandbox_lab import (
 )
 
 
-class Case(NamedTuple):
-    """One probe that says of itself how it went."""
+@pytest.fixture(scope="session")
+def controls(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], str]:
+    """What each probe says outside; tried once, whatever number of sandboxes it is then tried in."""
+    said: dict[str, str] = {}
 
-    name: str
-    how: Sequence[str] = AS_ROOT  # of the control
-    arguments: Callable[[Scene], tuple[str, ...]] = lambda scene: ()
-    limits: dict[str, Any] = {}  # noqa: RUF012
-    cause: str | None = None  # when the job is ended for trying, this is the cause; else it says CONTAINED
-    exit_code: int | None = None
+    def look(case: Case) -> str:
+        if case.name not in said:
+            folder = tmp_path_factory.mktemp(f"control-{case.name}")
+            folder.chmod(0o777)
+            said[case.name] = run_case_outside(case, scene, folder)
+        return said[case.name]
+
+    return look
 
 
-def halves(word: str) -> tuple[str, str]:
-    """So that the probe's own command line is not what it finds."""
-    return word[: len(word) // 2], word[len(word) // 2 :]
+@pytest.fixture(scope="session")
+def shared_runs(
+    scene: Scene, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Backend], dict[str, tuple[int, str]]]:
+    """One sandbox for all probes that do not disturb each other, per backend."""
+    told: dict[str, dict[str, tuple[int, str]]] = {}
 
+    def look(backend: Backend) -> dict[str, tuple[int, str]]:
+        if backend.name not in told:
+            lab = Lab(tmp_path_factory.mktemp(f"shared-{backend.name}"), backend)
+            try:
+                told[backend.name] = run_shared(lab, scene)
+            finally:
+                lab.close()
+        return told[backend.name]
 
-CASES = [
-    Case("read_shadow"),
-    Case("read_ssh_key", arguments=lambda scene: (str(scene.secret_path),)),
-    Case("read_through_init_root", IN_PID_NAMESPACE, lambda scene: (str(scene.secret_path),)),
-    Case("write_outside", AS_USER, lambda scene: (str(scene.folder),)),
-    Case("see_processes", AS_USER, lambda scene: halves(scene.word)),
-    Case("become_root"),
-    Case("setuid_program", AS_USER),
-    Case("mount", IN_MOUNT_NAMESPACE, lambda scene: ("/tmp",)),
-    Case("chroot"),
-    Case("make_device"),
-    Case("open_devices"),
-    Case("write_sysctl"),
-    Case("tty_inject"),
-    # In a PID namespace of its own: the control reads environments, and the machine's are not its business.
-    Case("agent_token", IN_PID_NAMESPACE, lambda scene: halves(scene.token)),
-    Case("host_loopback", AS_USER, lambda scene: (str(scene.tcp_port),)),
-    Case("abstract_socket", AS_USER, lambda scene: (scene.abstract_name,)),
-    Case("network_cards", AS_USER),
-    Case("raw_socket"),
-    Case("vsock", AS_USER),
-    Case("nested_userns", AS_USER),
-    Case("clone_userns", AS_USER),
-    Case("ptrace_others", AS_USER),
-    Case("keyring", AS_USER),
-    Case("bpf"),
-    Case("io_uring", AS_USER),
-    Case("perf_events"),
-    Case("userfault"),
-    Case("file_handle"),
-    Case("kernel_log"),
-    Case("real_time"),
-    Case("fork_bomb", arguments=lambda scene: ("200",), limits={"pids_max": 32}),
-    Case(
-        "memory_hog",
-        arguments=lambda scene: ("192",),
-        limits={"memory_bytes": 64 * MEGABYTE},
-        cause="out_of_memory",
-    ),
-]
-if platform.machine() == "x86_64":
-    CASES.append(Case("old_abi", AS_USER, cause="exit_code", exit_code=128 + signal.SIGSYS))
+    return look
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_job_cannot(case: Case, lab: Lab, scene: Scene, tmp_path: Path) -> None:
-    arguments = case.arguments(scene)
-    control = run_control(case.name, *arguments, how=case.how, cwd=tmp_path)
-    assert "ESCAPED" in control, f"the control did not get out, so this probe proves nothing: {control}"
+def test_probe_gets_out_where_there_are_no_walls(case: Case, controls: Callable[[Case], str]) -> None:
+    assert "ESCAPED" in controls(case), f"this probe proves nothing: {controls(case)}"
 
-    result = lab.run_probe(case.name, *arguments, **case.limits)
 
-    assert "ESCAPED" not in result.log
-    if case.cause is not None:
-        assert result.status.cause == case.cause, result.log
-        assert case.exit_code in (None, result.status.exit_code)
+@pytest.mark.engines
+@pytest.mark.parametrize("case", SHARED, ids=lambda case: case.name)
+def test_job_cannot(
+    case: Case, backend: Backend, shared_runs: Callable[[Backend], dict[str, tuple[int, str]]]
+) -> None:
+    code, last = shared_runs(backend)[case.name]
+
+    assert is_contained(case, code, last, is_gvisor=backend.name == "gvisor"), (code, last)
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("case", BOMBS, ids=lambda case: case.name)
+def test_bomb_is_held(case: Case, lab: Lab, scene: Scene) -> None:
+    result = lab.run_probe(script_of(case), *case.arguments(scene), **dict(case.limits))
+
+    assert "ESCAPED" not in result.log or (lab.is_gvisor and case.emulated)
+    if lab.is_gvisor and case.cause is None:
+        # The machine's limit may end gVisor's kernel, and the job with it; threads that wait cost the machine none.
+        assert result.status.cause in (None, "exit_code", "out_of_memory"), result.status.message
+    elif case.cause is not None:
+        assert result.status.cause == case.cause, result.status.message + result.log
     else:
         assert "CONTAINED" in result.log, result.status.message + result.log
-        assert result.status.cause is None, result.status.message
+    # On a quiet machine under two seconds, by the benchmark; here only far from a hang.
+    assert result.status.run_seconds < 15
+
+
+def test_case_that_gets_out_is_noticed(scene: Scene, tmp_path: Path) -> None:
+    """The same battery without walls: the judge must call nearly every probe an escape."""
+    orders = [(case.name, f"{script_of(case)}.py", case.arguments(scene)) for case in FILES if case.how is AS_ROOT]
+    (tmp_path / "plan.json").write_text(json.dumps(orders))
+    for path in PROBES.glob("*.py"):
+        shutil.copy(path, tmp_path / path.name)
+    command = [PYTHON, "-B", "battery.py", "plan.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    told = {name: (code, last) for name, code, last in map(json.loads, done.stdout.splitlines())}
+
+    held = [
+        case.name for case in FILES if case.name in told and is_contained(case, *told[case.name], is_gvisor=False)
+    ]
+    assert held == []
+
+
+def test_there_are_enough_cases() -> None:
+    apart = [name for name in globals() if name.startswith("test_") and "case" not in name]
+
+    assert len(CASES) >= 60
+    assert len({case.name for case in CASES}) == len(CASES)
+    assert len(CASES) + len(apart) >= 80
 
 
 HOGS = [
@@ -121,6 +145,7 @@ HOGS = [
 ]
 
 
+@pytest.mark.engines
 @pytest.mark.parametrize(("path", "megabytes", "control_path"), HOGS, ids=["disk", "tmp", "shm"])
 def test_job_cannot_fill(path: str, megabytes: int, control_path: str, lab: Lab, tmp_path: Path) -> None:
     assert "ESCAPED" in run_control("file_hog", control_path, str(megabytes), cwd=tmp_path)
@@ -140,6 +165,7 @@ def test_job_cannot_plant_programs(lab: Lab, tmp_path: Path) -> None:
     assert not Path("/usr/local/planted").exists()
 
 
+@pytest.mark.engines
 def test_job_finds_no_open_files_of_the_agent(lab: Lab, scene: Scene, tmp_path: Path) -> None:
     assert "ESCAPED" in run_control("inherited_fds", cwd=tmp_path, pass_fds=(scene.descriptor,))
 
@@ -158,6 +184,7 @@ def throwaway_group() -> Iterator[Path]:
     group.rmdir()
 
 
+@pytest.mark.engines
 def test_job_cannot_leave_its_control_group(lab: Lab, tmp_path: Path, throwaway_group: Path) -> None:
     door = str(throwaway_group.parent / "cgroup.procs")
     into = ("sh", "-c", 'echo 0 > "$0"/cgroup.procs && exec "$@"', str(throwaway_group))
@@ -166,6 +193,7 @@ def test_job_cannot_leave_its_control_group(lab: Lab, tmp_path: Path, throwaway_
     assert "CONTAINED" in lab.run_probe("leave_cgroup").log
 
 
+@pytest.mark.engines
 def test_job_cannot_kill_others(lab: Lab, scene: Scene) -> None:
     machine = os.readlink("/proc/self/ns/pid")
     # In a PID namespace of its own: a bystander, then the probe, then a look at the bystander.
@@ -198,6 +226,7 @@ def test_job_cannot_send_packets(lab: Lab, scene: Scene, tmp_path: Path) -> None
     scene.udp.settimeout(1.0)
 
 
+@pytest.mark.engines
 def test_job_that_does_not_listen_is_ended(lab: Lab) -> None:
     control = subprocess.Popen([PYTHON, str(PROBES / "ignore_sigterm.py")], stdout=subprocess.PIPE)
     try:
@@ -220,6 +249,7 @@ def test_job_that_does_not_listen_is_ended(lab: Lab) -> None:
     assert (status.cause, status.exit_code, status.signal) == ("cancelled", None, signal.SIGKILL)
 
 
+@pytest.mark.engines
 def test_job_cannot_leave_a_process_behind(lab: Lab, tmp_path: Path) -> None:
     word, note = entropy.new_secret(12), tmp_path / "daemon"
     run_control("daemon", word, str(note), cwd=tmp_path)
@@ -235,6 +265,38 @@ def test_job_cannot_leave_a_process_behind(lab: Lab, tmp_path: Path) -> None:
     assert "LEFT" in result.log
     assert result.status.cause is None
     assert list_processes_with(word) == []
+
+
+@pytest.fixture
+def no_segment() -> Iterator[int]:
+    """A key for shared memory that is free on this machine, before and after."""
+    key = 0x0C9_0000 + os.getpid() % 65_536
+    yield key
+    subprocess.run(["ipcrm", "-M", str(key)], capture_output=True, timeout=10, check=False)
+
+
+@pytest.mark.engines
+def test_shared_memory_of_a_job_goes_with_it(lab: Lab, no_segment: int, tmp_path: Path) -> None:
+    listed = f" {no_segment} "
+    assert "LEFT" in run_control("more", "leave_segment", str(no_segment), cwd=tmp_path)
+    assert listed in Path("/proc/sysvipc/shm").read_text(), "the control left nothing, so this proves nothing"
+    subprocess.run(["ipcrm", "-M", str(no_segment)], timeout=10, check=True)
+
+    lab.run_probe("more", "leave_segment", str(no_segment))
+
+    assert listed not in Path("/proc/sysvipc/shm").read_text()
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/dev/shm", "/var/tmp", "/job"])
+def test_files_of_a_job_go_with_it(folder: str, lab: Lab, tmp_path: Path) -> None:
+    name = f"left-{entropy.new_secret(9)}"
+    outside = Path(folder if Path(folder).is_dir() else tmp_path, name)
+    assert "ESCAPED" in run_control("more", "leave_file", str(outside), cwd=tmp_path)
+    outside.unlink()
+
+    lab.run_probe("more", "leave_file", f"{folder}/{name}")
+
+    assert not Path(folder, name).exists()
 
 
 def test_outputs_that_trip_careless_collectors_are_refused(lab: Lab, scene: Scene, tmp_path: Path) -> None:
@@ -261,7 +323,8 @@ def test_outputs_that_trip_careless_collectors_are_refused(lab: Lab, scene: Scen
     assert "a link" in reasons["link"]
     assert "a link" in reasons["folder_link"]
     assert "a link" in reasons["folder/relative_link"]
-    assert "a pipe" in reasons["pipe"]
+    if not lab.is_gvisor:  # which makes no pipes in a folder that it shares
+        assert "a pipe" in reasons["pipe"]
     assert "a socket" in reasons["socket"]
     assert "do not fit" in reasons["sparse"]
     assert "second name" in reasons["twice"]

@@ -11,12 +11,14 @@ from computepool.node.runner import self_test, self_test_job
 from computepool.node.sandbox.port import Backend
 
 
-def test_sound_backend_passes_within_two_seconds(backend: Backend, tmp_path: Path) -> None:
+@pytest.mark.engines
+def test_sound_backend_passes_quickly_and_leaves_nothing(backend: Backend, tmp_path: Path) -> None:
     began = time.monotonic()
     report = self_test.check_backend(backend, tmp_path)
 
     assert report.usable, report.reasons
-    assert time.monotonic() - began < 2.0
+    # On a quiet machine half a second for bubblewrap and two for an engine.
+    assert time.monotonic() - began < (5.0 if backend.name == "bubblewrap" else 30.0)
     assert list(tmp_path.iterdir()) == []
 
 

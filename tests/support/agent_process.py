@@ -34,6 +34,8 @@ class AgentProcess:
             "COMPUTEPOOL_NODE_NAME": name,
             "COMPUTEPOOL_NODE_STATE_DIR": str(self.state_dir),
             "COMPUTEPOOL_NODE_LOG_LEVEL": "debug",
+            # The sandbox suite tries all of them; a story needs one, and starts the sooner.
+            "COMPUTEPOOL_NODE_SANDBOXES": "bubblewrap",
             **{f"COMPUTEPOOL_NODE_{k.upper()}": str(v) for k, v in settings.items()},
         }
         self.process: subprocess.Popen[bytes] | None = None

@@ -29,11 +29,15 @@ from computepool.node.holdings import Holdings
 from computepool.node.hub_client import HubClient
 from computepool.node.identity import Identity
 from computepool.node.input_cache import InputCache
+from computepool.node.outfit import Wardrobe
+from computepool.node.packages import PackageCache
 from computepool.node.runner import handle
 from computepool.node.runner.request import AttemptRequest
 from computepool.node.runner.status import FINISHED, RUNNING, VANISHED, Status
+from computepool.node.sandbox.port import Report
 from computepool.node.spent_tokens import SpentTokens
 from computepool.node.state_dir import StateDir
+from computepool.node.walls import Walls
 from computepool.wire.attempts import Assignment, NextAnswer, RunOrder
 from computepool.wire.nodes import EnrolledNode, EnrolNode, Hardware, HubKey
 
@@ -206,7 +210,11 @@ class World:
             spent=SpentTokens(state.spent_path, now_seconds=time.time()),
             config=NodeConfig(hub_url="http://hub", stop_grace_seconds=0),
             boot_id=entropy.new_id(),
-            isolation=IsolationLevel.SANDBOXED,
+            wardrobe=Wardrobe(
+                Walls((Report("bubblewrap", IsolationLevel.SANDBOXED, usable=True),)),
+                PackageCache(state.packages, index_url="", bytes_max=10**6),
+                images_allowed=("registry.example.org/*",),
+            ),
             slots=make_slots(identity.node_id, Detected(hardware, False, ()), IsolationLevel.SANDBOXED),
         )
         self.holdings = Holdings(self.around)

@@ -394,6 +394,8 @@ def test_only_what_the_submitter_can_mend_spends_a_retry():
         Cause.EXIT_CODE,
         Cause.OUT_OF_MEMORY,
         Cause.TIMED_OUT,
+        Cause.PACKAGES_FAILED,
+        Cause.NOT_ALLOWED,
     }
 
 

@@ -173,7 +173,13 @@ def test_the_strictest_walls_that_hold_are_offered() -> None:
         Report("podman", IsolationLevel.CONTAINER, True),
         Report("runsc", IsolationLevel.GVISOR, False, ("not installed",)),
     )
-    assert choose(reports) is IsolationLevel.CONTAINER
+    walls = choose(reports)
+    assert walls.level is IsolationLevel.CONTAINER
+    # The lightest that is strict enough: a script without wishes is not put into a container.
+    assert walls.find(IsolationLevel.SANDBOXED) == "bubblewrap"
+    assert walls.find(IsolationLevel.CONTAINER) == "podman"
+    assert walls.find(IsolationLevel.SANDBOXED, has_image=True) == "podman"
+    assert walls.find(IsolationLevel.GVISOR) is None
 
 
 def test_without_walls_no_work_is_taken_and_the_reasons_are_told() -> None:

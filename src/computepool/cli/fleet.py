@@ -108,6 +108,8 @@ def agent_env(env: Mapping[str, str], member: Member, *, hub_url: str, state_dir
         **({"COMPUTEPOOL_NODE_REGION": country} if (country := COUNTRIES.get(member.profile)) else {}),
         "COMPUTEPOOL_NODE_STATE_DIR": str(state_dir),
         "COMPUTEPOOL_NODE_DRAIN_SECONDS": str(DRAIN_SECONDS),
+        # Five agents that each try every engine would make a demo wait.
+        "COMPUTEPOOL_NODE_SANDBOXES": "bubblewrap",
         "PYTHONUNBUFFERED": "1",
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -46,6 +47,16 @@ class _RunCommand(click.Command):
 @click.option("--disk", metavar="SIZE", help="Disk space. [default: 1GB]")
 @click.option("--tier", "tiers", multiple=True, metavar="NAME", help="Only such cards, e.g. rtx-4090. Repeatable.")
 @click.option("--region", "regions", multiple=True, metavar="XX", help="Only such countries, e.g. IN. Repeatable.")
+@click.option(
+    "--requirements",
+    "-r",
+    metavar="FILE|LIST",
+    help="Python packages: a requirements file, or numpy==2.1.0,pandas. Wheels alone.",
+)
+@click.option("--image", metavar="NAME@sha256:...", help="A container image by its digest.")
+@click.option(
+    "--egress", multiple=True, metavar="HOST:PORT", help="A host to reach, if the owner allows. Repeatable."
+)
 @click.option("--isolation", metavar="LEVEL", help="Least isolation: sandboxed, container or gvisor.")
 @click.option(
     "--max-price",
@@ -81,6 +92,7 @@ def command(
     wall: str,
     deadline: str | None,
     isolation: str | None,
+    requirements: str | None,
     out: Path | None,
     detach: bool,
     as_json: bool,
@@ -102,6 +114,8 @@ def command(
     program = choose_program(script, behind)
     if isolation is not None:
         wanted["isolation"] = isolation
+    if requirements is not None:
+        wanted["requirements"] = choose_requirements(requirements)
     wanted |= {
         "env": parse_variables(variables),
         "wall_seconds": _parse_wall(wall),
@@ -130,6 +144,15 @@ def choose_program(script: str | None, behind: list[str]) -> dict[str, Any]:
     starts_itself = Path(script).read_bytes()[:2] == b"#!"
     path = Path(script).resolve()
     return {"files": [path], "command": [*([] if starts_itself else ["sh"]), f"./{path.name}", *behind]}
+
+
+def choose_requirements(text: str) -> Path | list[str]:
+    """A file if there is one of that name, else a list with commas; versions have commas too, before a sign."""
+    if Path(text).is_file():
+        return Path(text)
+    if text.endswith(".txt") or "/" in text:
+        raise click.UsageError(f"--requirements: there is no file {text!r}.")
+    return [part.strip() for part in re.split(r",(?=\s*[A-Za-z])", text) if part.strip()]
 
 
 def parse_variables(pairs: tuple[str, ...]) -> dict[str, str]:

@@ -37,11 +37,13 @@ from computepool.node.hub_client import HubClient
 from computepool.node.identity import Identity, WrongHub
 from computepool.node.input_cache import InputCache
 from computepool.node.measurements import declare, find_measurements
+from computepool.node.outfit import Wardrobe, split_list
+from computepool.node.packages import PackageCache
 from computepool.node.proving import prove_slots
 from computepool.node.self_check import check_disk, find_doubt
 from computepool.node.spent_tokens import SpentTokens
 from computepool.node.state_dir import StateDir, StateDirInUse
-from computepool.node.walls import NoSandbox, find_isolation
+from computepool.node.walls import NoSandbox, Walls, find_walls
 from computepool.wire.nodes import EnrolNode
 
 # How long the start waits for the hub's rhythm before it goes on without.
@@ -140,7 +142,8 @@ class Agent:
             state.unlock()
 
     async def _run_with(self, state: StateDir, hub: HubClient) -> int:
-        isolation = await self._find_isolation(state)
+        walls = await self._find_walls(state)
+        isolation = walls.level
         detected = await asyncio.to_thread(self._detect, state)
         if self._config.measure and not detected.synthetic:
             detected = declare(detected, await find_measurements(state, detected))
@@ -156,7 +159,7 @@ class Agent:
             spent=SpentTokens(state.spent_path, now_seconds=clock.unix_seconds()),
             config=self._config,
             boot_id=self._boot_id,
-            isolation=isolation,
+            wardrobe=self._fill_wardrobe(state, walls, detected),
             slots=make_slots(identity.node_id, detected, isolation),
             hosting=hosting,
         )
@@ -230,11 +233,21 @@ class Agent:
         holdings.hurry_all(Cause.OWNER_RETURNED)
         await holdings.wait_until_empty(self._config.stop_grace_seconds + LAST_WORDS_SECONDS)
 
-    async def _find_isolation(self, state: StateDir) -> IsolationLevel:
+    async def _find_walls(self, state: StateDir) -> Walls:
         try:
-            return await asyncio.to_thread(find_isolation, state.self_test)
+            return await asyncio.to_thread(find_walls, state.self_test, split_list(self._config.sandboxes))
         except NoSandbox as error:
             raise CannotStart(ExitCode.NO_SANDBOX, str(error)) from None
+
+    def _fill_wardrobe(self, state: StateDir, walls: Walls, detected: Detected) -> Wardrobe:
+        config = self._config
+        return Wardrobe(
+            walls,
+            PackageCache(state.packages, index_url=config.packages_index, bytes_max=config.packages_bytes_max),
+            images_allowed=split_list(config.images_allowed),
+            egress_allowed=split_list(config.egress_allowed),
+            has_devices=not detected.synthetic,
+        )
 
     def _detect(self, state: StateDir) -> Detected:
         config = self._config

@@ -19,7 +19,6 @@ import msgspec
 from computepool import clock
 from computepool.core.errors import ComputePoolError, Conflict, NodeRemoved, NotFound, StaleBoot, StaleLease
 from computepool.core.jobs.cause import Cause
-from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.spec import SCRIPT_FILE_NAME, is_safe_relative_path, is_sha256
 from computepool.core.placement.slot import Slot
 from computepool.node import completion, files, journal, patience
@@ -31,6 +30,8 @@ from computepool.node.hub_client import HubClient
 from computepool.node.identity import Identity
 from computepool.node.input_cache import InputCache, WrongBytes
 from computepool.node.log_shipping import LogShipper
+from computepool.node.outfit import Outfit, Wardrobe
+from computepool.node.refusal import Refused
 from computepool.node.runner import handle
 from computepool.node.runner.request import AttemptRequest, InvalidAttempt
 from computepool.node.runner.status import FINISHED, STOP_CAUSES, VANISHED, Status
@@ -52,14 +53,6 @@ LET_GO_SECONDS = 60.0
 BYTES_MIN = 64_000_000
 
 
-class Refused(Exception):
-    """Nothing may run; the cause and the words go into the completion."""
-
-    def __init__(self, cause: Cause, message: str) -> None:
-        super().__init__(message)
-        self.ending = completion.refuse(cause, message)
-
-
 @dataclass(frozen=True)
 class Surroundings:
     """What all attempts of one agent share."""
@@ -71,8 +64,8 @@ class Surroundings:
     spent: SpentTokens
     config: NodeConfig
     boot_id: UUID
-    # The level that this node offers: the walls that its sandbox passed the self-test with.
-    isolation: IsolationLevel
+    # The sandboxes that passed their self-test, and what else a job may be given.
+    wardrobe: Wardrobe
     slots: Mapping[str, Slot] = field(default_factory=dict)
     # Absent: this node hosts no networks.
     hosting: HostProcesses | None = None
@@ -113,6 +106,7 @@ class HeldAttempt:
             around.hub, attempt_id=self.id, lease_secret=assignment.lease_secret, path=self._folder.log_path
         )
         self._pinned: tuple[str, ...] = ()
+        self._pinned_packages: str | None = None
         self._stop_asked = asyncio.Event()
         self._stop_cause = Cause.CANCELLED
         self._hurry_cause: Cause | None = None
@@ -227,8 +221,10 @@ class HeldAttempt:
 
     async def _start(self, order: RunOrder) -> None:
         inputs = await self._fetch_inputs(order)
+        # Before the job's clock starts: what it takes to get these is not for the submitter to pay.
+        outfit = await self._around.wardrobe.prepare(order)
         await self._wait_for_slot()
-        await finish_in_thread(partial(self._spawn, order, inputs))
+        await finish_in_thread(partial(self._spawn, order, inputs, outfit))
         journal.info(
             "attempt_started", attempt_id=self.id, job_id=order.job_id, slice=order.slice_index, slot=self.slot
         )
@@ -245,8 +241,8 @@ class HeldAttempt:
             raise Refused(Cause.SANDBOX_REFUSED, f"the order cannot be read: {error}") from None
         if order.attempt_id != self.id or order.slot != self.slot:
             raise Refused(Cause.SANDBOX_REFUSED, "the order speaks of another attempt or slot")
-        if not around.isolation.meets(order.isolation):
-            raise Refused(Cause.SANDBOX_REFUSED, f"this node cannot give isolation {order.isolation.value}")
+        if order.host is msgspec.UNSET:
+            around.wardrobe.check(order)
         if around.spent.is_spent(self.id):
             raise Refused(Cause.SANDBOX_REFUSED, "this attempt was started here before")
         for file in order.files:
@@ -271,7 +267,7 @@ class HeldAttempt:
             inputs.append(InputFile(path=SCRIPT_FILE_NAME, source=str(self._folder.script_path)))
         return tuple(inputs)
 
-    def _spawn(self, order: RunOrder, inputs: tuple[InputFile, ...]) -> None:
+    def _spawn(self, order: RunOrder, inputs: tuple[InputFile, ...], outfit: Outfit) -> None:
         try:
             request = AttemptRequest(
                 attempt_id=str(self.id),
@@ -279,9 +275,12 @@ class HeldAttempt:
                 env=make_env(order),
                 inputs=inputs,
                 limits=make_limits(order, self._around.slots.get(self.slot), pids_max=self._around.config.pids_max),
-                # The node's own level, which is at least what the job asks for: jobs run behind the walls
-                # that passed the self-test.
-                isolation=self._around.isolation,
+                isolation=order.isolation,
+                backend=outfit.backend,
+                image=outfit.image,
+                devices=outfit.devices,
+                environment=outfit.environment,
+                egress=outfit.egress,
                 slot=self.slot,
                 lease_seconds=self._assignment.lease_seconds,
                 agent_alive_path=str(self._around.state.alive_path),
@@ -395,7 +394,8 @@ class HeldAttempt:
 
     async def _forget(self) -> None:
         self._around.cache.unpin(self._pinned)
-        self._pinned = ()
+        self._around.wardrobe.unpin(self._pinned_packages)
+        self._pinned, self._pinned_packages = (), None
         try:
             await finish_in_thread(self._folder.remove)
         except (OSError, handle.RunnerAlive) as error:
@@ -405,6 +405,7 @@ class HeldAttempt:
     def _pin(self, order: RunOrder) -> None:
         self._pinned = tuple(file.sha256 for file in order.files)
         self._around.cache.pin(self._pinned)
+        self._pinned_packages = self._around.wardrobe.pin(order)
 
     def _pin_again(self) -> None:
         """An adopted runner may still be copying its inputs."""

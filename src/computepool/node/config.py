@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from computepool import settings
 from computepool.core.placement.price import MICROCREDITS_PER_CREDIT, PRICE_MICROCREDITS_MAX
+from computepool.node.sandbox.backends import NAMES as SANDBOX_NAMES
 from computepool.settings import InvalidSettings
 
 PREFIX = "COMPUTEPOOL_NODE_"
@@ -75,6 +76,28 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     cache_bytes_max: Annotated[int, Meta(ge=0, description="Input files kept for later jobs, in bytes.")] = (
         10_000_000_000
     )
+    sandboxes: Annotated[
+        str,
+        Meta(description="Sandboxes to test and use, of bubblewrap, podman, docker, gvisor; all installed if empty."),
+    ] = ""
+    images_allowed: Annotated[
+        str,
+        Meta(
+            description="Images that jobs may bring, as names with *, for example docker.io/library/*; none if empty."
+        ),
+    ] = ""
+    egress_allowed: Annotated[
+        str,
+        Meta(
+            description="Hosts that jobs may reach if they ask, as host:port with *, for example *.example.org:443."
+        ),
+    ] = ""
+    packages_index: Annotated[
+        str, Meta(description="Where Python packages of jobs come from, wheels alone; jobs get none if empty.")
+    ] = "https://pypi.org/simple"
+    packages_bytes_max: Annotated[
+        int, Meta(ge=0, description="Installed packages kept for later jobs, in bytes.")
+    ] = 10_000_000_000
     floor_credits_per_hour: Annotated[
         Decimal, Meta(description="The least that one slot is lent for, in credits an hour, for example 1.50.")
     ] = FREE
@@ -153,6 +176,14 @@ def _list_faults(config: NodeConfig) -> list[str]:
         value = getattr(config, field)
         if value is not None and value < 1:
             faults.append(f"{PREFIX}{field.upper()}={value}: must be positive")
+    strange = set(config.sandboxes.replace(",", " ").split()) - set(SANDBOX_NAMES)
+    if strange:
+        faults.append(
+            f"{PREFIX}SANDBOXES: {', '.join(sorted(strange))} is unknown; there are {', '.join(SANDBOX_NAMES)}"
+        )
+    for target in config.egress_allowed.replace(",", " ").split():
+        if not re.fullmatch(r"[^\s:/]+:[0-9]{1,5}", target):
+            faults.append(f"{PREFIX}EGRESS_ALLOWED={target!r}: expected host:port, for example *.example.org:443")
     if not re.fullmatch(rf"{RELAY_ALONE}|.*:[0-9]{{1,5}}", config.networks_listen):
         faults.append(f"{PREFIX}NETWORKS_LISTEN={config.networks_listen!r}: expected address:port, or {RELAY_ALONE}")
     if config.networks_roots_file and not Path(config.networks_roots_file).is_file():

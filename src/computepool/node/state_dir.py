@@ -21,6 +21,7 @@ class StateDir:
     spent_tokens               job tokens that were used, so that none runs twice
     inputs/                    input files by content hash, kept between jobs
     network-data/              shards of networks' data by content hash, kept between runs
+    packages/                  Python packages that jobs asked for, by what they asked for
     attempts/<attempt id>/     one folder per attempt that the agent holds
     self-test/                 the sandbox's tries at every start
     agent_alive                touched while the agent lives; runners watch it
@@ -37,6 +38,7 @@ class StateDir:
         self.inputs = files.make_private(root / "inputs")
         # Shards of networks' data: hosts keep them for later runs.
         self.network_data = files.make_private(root / "network-data")
+        self.packages = files.make_private(root / "packages")
         self.attempts = files.make_private(root / "attempts")
         self.self_test = root / "self-test"
         self._lock_descriptor: int | None = None

@@ -25,7 +25,7 @@ from computepool.core.market.offers import DEFAULT_KIND, Audience
 from computepool.core.placement.weights import Preference
 from computepool.sdk.config import resolve_settings
 from computepool.sdk.credits import CreditsClient, OperatorCredits
-from computepool.sdk.files import LocalFile, collect_files, describe_file, read_script
+from computepool.sdk.files import LocalFile, collect_files, describe_file, read_packages, read_script
 from computepool.sdk.jobs import JobHandle
 from computepool.sdk.sizes import parse_credits, parse_size
 from computepool.sdk.transport import Transport, many_at_once
@@ -220,6 +220,9 @@ class Client:
         command: Sequence[str] = (),
         files: Sequence[Path | str] = (),
         env: Mapping[str, str] | None = None,
+        requirements: Sequence[str] | Path | str = (),
+        image: str | None = None,
+        egress: Sequence[str] = (),
         kind: str = DEFAULT_KIND,
         slices: int = 1,
         gpu: bool = False,
@@ -229,7 +232,7 @@ class Client:
         disk: int | str | None = None,
         tiers: Sequence[str] = (),
         regions: Sequence[str] = (),
-        isolation: IsolationLevel | str = IsolationLevel.SANDBOXED,
+        isolation: IsolationLevel | str | None = None,
         max_price: Credits | None = None,
         prefer: Preference | str = Preference.VALUE,
         retries: int = 2,
@@ -249,13 +252,18 @@ class Client:
 
         `files` are paths of files or folders; those that the hub has already are not sent again. `kind` is what the
         job is, of the kinds of the rate card; owners choose what they take.
+        `requirements` are Python packages, as a list or the path of a requirements file: the node installs them, from
+        wheels alone, before the paid time begins. `image` is a container image by its digest, `name@sha256:...`.
+        `egress` names hosts that the job wants to reach, `host:port`; the node's owner must allow each.
         `max_price` is the most that an hour of a slot may cost, in credits. `deadline_at` is a wish: as it comes
         near, the slices move to the front of one's own; at `expires_at` unfinished ones fail.
         Submitting twice with one `idempotency_key` gives the same job; a new key is made when none is given,
         so that a lost answer never makes a second job.
         """
         source = None if script is None else read_script(script)
-        requirements = _requirements(
+        if isolation is None:
+            isolation = IsolationLevel.SANDBOXED if image is None else IsolationLevel.CONTAINER
+        needed = _requirements(
             gpu=gpu,
             vram=vram,
             ram=ram,
@@ -273,7 +281,10 @@ class Client:
             command=tuple(command),
             files=tuple(many_at_once(self._send_file, local)),
             env=dict(env or {}),
-            requirements=requirements,
+            requirements=needed,
+            image=image,
+            packages=read_packages(requirements),
+            egress=tuple(egress),
             kind=kind,
             slice_count=slices,
             retries=retries,

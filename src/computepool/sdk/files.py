@@ -156,3 +156,15 @@ def write_verified(target: Path, output: OutputFile, pieces: Iterator[bytes]) ->
     finally:
         draft.unlink(missing_ok=True)
     return target
+
+
+def read_packages(given: Sequence[str] | Path | str) -> tuple[str, ...]:
+    """A list of packages, or the lines of a requirements file without its comments."""
+    if not isinstance(given, (str, Path)):
+        return tuple(" ".join(each.split()) for each in given)
+    try:
+        lines = Path(given).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSpec(f"The requirements file {str(given)!r} cannot be read: {error}.") from None
+    plain = (line.partition(" #")[0].strip() for line in lines)
+    return tuple(line for line in plain if line and not line.startswith("#"))

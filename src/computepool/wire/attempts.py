@@ -53,6 +53,10 @@ class RunOrder(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # Bytes of log that are kept; what a job prints beyond them is dropped.
     log_bytes: int
     isolation: IsolationLevel
+    # Absent: the node's own system, no packages, no way out.
+    image: str | msgspec.UnsetType = msgspec.UNSET
+    packages: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    egress: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     # Absent: run the command.
     host: HostOrder | msgspec.UnsetType = msgspec.UNSET
 

@@ -48,6 +48,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknow
     files: tuple[InputFile, ...] = ()
     env: dict[str, str] = {}
     requirements: Requirements = Requirements()
+    # A container image by its digest (name@sha256:...), for isolation container or gvisor.
+    image: str | None = None
+    # Python packages that the node installs before the paid time begins, from wheels alone: numpy==2.1.0
+    packages: tuple[str, ...] = ()
+    # host:port that the job may reach where the node's owner allows it, as an HTTPS proxy in its environment.
+    egress: tuple[str, ...] = ()
     # What the job is, of the kinds of the rate card: owners choose what they take.
     kind: str = DEFAULT_KIND
     slice_count: int = 1

@@ -19,6 +19,9 @@ class Cause(str, Enum):
     TIMED_OUT = "timed_out"
     SANDBOX_REFUSED = "sandbox_refused"
     INPUT_MISSING = "input_missing"
+    PACKAGES_FAILED = "packages_failed"
+    PACKAGES_UNREACHABLE = "packages_unreachable"
+    NOT_ALLOWED = "not_allowed"
     HUB_FAULT = "hub_fault"
     CANCELLED = "cancelled"
     EXPIRED = "expired"
@@ -26,10 +29,21 @@ class Cause(str, Enum):
 
 
 # The submitter's own code or limits are at fault: these spend the job's retry budget.
-SPENDS_RETRY = frozenset({Cause.EXIT_CODE, Cause.OUT_OF_MEMORY, Cause.TIMED_OUT})
+# So does an owner's refusal: a job that nobody allows would otherwise go round for ever.
+SPENDS_RETRY = frozenset(
+    {Cause.EXIT_CODE, Cause.OUT_OF_MEMORY, Cause.TIMED_OUT, Cause.PACKAGES_FAILED, Cause.NOT_ALLOWED}
+)
 
 # The node is at fault: these lower what is expected of it. All others say nothing about the node.
-NODE_FAULTS = frozenset({Cause.GPU_LOST, Cause.NETWORK_LOST, Cause.NODE_VANISHED, Cause.SANDBOX_REFUSED})
+NODE_FAULTS = frozenset(
+    {
+        Cause.GPU_LOST,
+        Cause.NETWORK_LOST,
+        Cause.NODE_VANISHED,
+        Cause.SANDBOX_REFUSED,
+        Cause.PACKAGES_UNREACHABLE,
+    }
+)
 
 # What a node may say of its own attempt; the rest is for the hub to conclude.
 REPORTABLE = frozenset(
@@ -42,6 +56,9 @@ REPORTABLE = frozenset(
         Cause.TIMED_OUT,
         Cause.SANDBOX_REFUSED,
         Cause.INPUT_MISSING,
+        Cause.PACKAGES_FAILED,
+        Cause.PACKAGES_UNREACHABLE,
+        Cause.NOT_ALLOWED,
         Cause.CANCELLED,
     }
 )
@@ -57,6 +74,9 @@ PLAIN_WORDS = {
     Cause.TIMED_OUT: "it ran longer than its wall-time limit",
     Cause.SANDBOX_REFUSED: "the node could not give it a safe sandbox",
     Cause.INPUT_MISSING: "an input file was missing or had the wrong hash",
+    Cause.PACKAGES_FAILED: "the Python packages it asks for cannot be installed",
+    Cause.PACKAGES_UNREACHABLE: "the node could not reach its package index",
+    Cause.NOT_ALLOWED: "the machine's owner does not allow what it asks for",
     Cause.HUB_FAULT: "the hub made a mistake",
     Cause.CANCELLED: "it was cancelled",
     Cause.EXPIRED: "it was not done by its expiry time",

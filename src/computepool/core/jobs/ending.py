@@ -20,6 +20,8 @@ class Remedy(str, Enum):
     RAISE_WALL_SECONDS = "raise_wall_seconds"
     READ_LOG = "read_log"
     CHECK_INPUTS = "check_inputs"
+    CHECK_PACKAGES = "check_packages"
+    ASK_FOR_LESS = "ask_for_less"
     SUBMIT_AGAIN = "submit_again"
     TRY_ALONE = "try_alone"
 
@@ -132,6 +134,12 @@ def _advise(ended: Ended) -> tuple[Advice, ...]:
         return (
             Advice(Remedy.CHECK_INPUTS, "upload the input files again, and submit the job with their new hashes"),
         )
+    if ended.cause is Cause.PACKAGES_FAILED:
+        words = "ask for versions that are published as wheels for the node's Python, or bring an image"
+        return (Advice(Remedy.CHECK_PACKAGES, words),)
+    if ended.cause is Cause.NOT_ALLOWED:
+        words = "do without the image or the hosts that owners do not allow, or use nodes of your own"
+        return (Advice(Remedy.ASK_FOR_LESS, words),)
     if ended.slice_state is SliceState.FAILED:
         return (Advice(Remedy.SUBMIT_AGAIN, "submit the job again"),)
     return ()

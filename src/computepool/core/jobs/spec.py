@@ -26,6 +26,9 @@ PATH_PART_BYTES_MAX = 255
 RETRIES_MAX = 20
 WALL_SECONDS_MAX = 14 * 86_400
 PRIORITY_RANGE = range(-10, 11)
+PACKAGES_MAX = 100
+PACKAGE_LENGTH_MAX = 200
+EGRESS_MAX = 32
 
 # The node places the inline script under this name in the job's folder.
 SCRIPT_FILE_NAME = "main.py"
@@ -35,6 +38,13 @@ OUTPUT_FOLDER_NAME = "out"
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _REGION = re.compile(r"[A-Z]{2}\Z")
+_IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]{0,254}@sha256:[0-9a-f]{64}\Z")
+_TARGET = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}:[0-9]{1,5}\Z")
+# A name, extras and versions. No addresses, no paths, no options: what is installed comes from the node's own index.
+_PACKAGE = re.compile(
+    r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[A-Za-z0-9._,-]+\])?"
+    r"(?:(?:===?|~=|!=|<=?|>=?)[A-Za-z0-9.*+!_-]+(?:,(?:===?|~=|!=|<=?|>=?)[A-Za-z0-9.*+!_-]+)*)?\Z"
+)
 _TIER = re.compile(r"[a-z0-9][a-z0-9-]{0,31}\Z")
 
 
@@ -81,6 +91,12 @@ class JobSpec:
     priority_class: PriorityClass = PriorityClass.NORMAL
     prefer: Preference = Preference.VALUE
     deadline_at: datetime | None = None
+    # name@sha256:digest; None: what the node itself has.
+    image: str | None = None
+    # Python packages, as pip names them: numpy==2.1.0
+    packages: tuple[str, ...] = ()
+    # host:port that the job wants to reach; the node's owner must allow each.
+    egress: tuple[str, ...] = ()
 
 
 def list_faults(spec: JobSpec, *, now: datetime) -> list[str]:
@@ -91,6 +107,9 @@ def list_faults(spec: JobSpec, *, now: datetime) -> list[str]:
         *_env_faults(spec.env),
         *_file_faults(spec),
         *_requirement_faults(spec.requirements),
+        *_image_faults(spec),
+        *_package_faults(spec.packages),
+        *_egress_faults(spec.egress),
         *_time_faults(spec, now),
     ]
 
@@ -176,6 +195,44 @@ def _file_faults(spec: JobSpec) -> list[str]:
     for path, following in pairwise(sorted(seen, key=lambda path: path.split("/"))):
         if following.startswith(path + "/"):
             faults.append(f"file path {path!r} is also the folder of {following!r}")
+    return faults
+
+
+def _image_faults(spec: JobSpec) -> list[str]:
+    if spec.image is None:
+        return []
+    faults = []
+    if not _IMAGE.match(spec.image):
+        faults.append(
+            f"image {spec.image[:100]!r} is not named by its digest; write it as docker.io/library/python@sha256:..."
+        )
+    if not spec.requirements.isolation.meets(IsolationLevel.CONTAINER):
+        faults.append("a job with an image needs requirements.isolation container or gvisor")
+    if spec.packages:
+        faults.append("a job with an image brings its packages in it; leave packages empty")
+    return faults
+
+
+def _package_faults(packages: tuple[str, ...]) -> list[str]:
+    faults = []
+    if len(packages) > PACKAGES_MAX:
+        faults.append(f"there are {len(packages)} packages; {PACKAGES_MAX} are allowed: use an image")
+    for package in packages[:PACKAGES_MAX]:
+        if len(package) > PACKAGE_LENGTH_MAX or not _PACKAGE.match(package.replace(" ", "")):
+            faults.append(
+                f"package {package[:100]!r} is not a name with versions such as numpy==2.1.0 or torch>=2.4,<3; "
+                "addresses, paths, options and markers are not taken"
+            )
+    return faults
+
+
+def _egress_faults(egress: tuple[str, ...]) -> list[str]:
+    faults = []
+    if len(egress) > EGRESS_MAX:
+        faults.append(f"egress names {len(egress)} hosts; {EGRESS_MAX} are allowed")
+    for target in egress[:EGRESS_MAX]:
+        if not _TARGET.match(target) or not 1 <= int(target.rpartition(":")[2]) <= 65_535:
+            faults.append(f"egress {target[:100]!r} is not host:port such as huggingface.co:443")
     return faults
 
 

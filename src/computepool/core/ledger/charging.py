@@ -53,6 +53,10 @@ RULES: Mapping[Cause | None, ChargeRule] = {
     Cause.NODE_VANISHED: ChargeRule.NOTHING,
     Cause.SANDBOX_REFUSED: ChargeRule.NOTHING,
     Cause.INPUT_MISSING: ChargeRule.NOTHING,
+    # Nothing ran.
+    Cause.PACKAGES_FAILED: ChargeRule.NOTHING,
+    Cause.PACKAGES_UNREACHABLE: ChargeRule.NOTHING,
+    Cause.NOT_ALLOWED: ChargeRule.NOTHING,
     Cause.HUB_FAULT: ChargeRule.NOTHING,
 }
 

@@ -51,6 +51,7 @@ class UnpaidReason(str, Enum):
     SUPERSEDED = "superseded"
     OWNER_RETURNED = "owner_returned"
     INPUT_MISSING = "input_missing"
+    NOT_BEGUN = "not_begun"
     HUB_FAULT = "hub_fault"
     NOT_STARTED = "not_started"
     TOO_LATE = "too_late"
@@ -64,6 +65,7 @@ REASON_WORDS = {
     UnpaidReason.SUPERSEDED: "an earlier attempt delivered first",
     UnpaidReason.OWNER_RETURNED: "the machine's owner came back before a checkpoint",
     UnpaidReason.INPUT_MISSING: "an input file was missing or had the wrong hash",
+    UnpaidReason.NOT_BEGUN: "its packages could not be installed, or the owner did not allow it: it never began",
     UnpaidReason.HUB_FAULT: "the hub made a mistake",
     UnpaidReason.NOT_STARTED: "it was stopped before the node said that it runs",
     UnpaidReason.TOO_LATE: "its lease had ended when it was reported to have failed",
@@ -74,6 +76,8 @@ _REASONS = {
     Cause.SUPERSEDED: UnpaidReason.SUPERSEDED,
     Cause.OWNER_RETURNED: UnpaidReason.OWNER_RETURNED,
     Cause.INPUT_MISSING: UnpaidReason.INPUT_MISSING,
+    Cause.PACKAGES_FAILED: UnpaidReason.NOT_BEGUN,
+    Cause.NOT_ALLOWED: UnpaidReason.NOT_BEGUN,
     Cause.HUB_FAULT: UnpaidReason.HUB_FAULT,
     **dict.fromkeys(NODE_FAULTS, UnpaidReason.NODE_FAULT),
 }

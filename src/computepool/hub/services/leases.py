@@ -205,6 +205,9 @@ class Leases:
             wall_seconds=order.wall_seconds,
             log_bytes=self._settings.log_bytes_max,
             isolation=need.isolation,
+            image=spec.image or msgspec.UNSET,
+            packages=spec.packages or msgspec.UNSET,
+            egress=spec.egress or msgspec.UNSET,
             host=self._to_host_order(order.run_id, lease.slice_index) if order.run_id else msgspec.UNSET,
         )
 

@@ -536,6 +536,9 @@ def _to_spec(request: wire.JobSpec) -> JobSpec:
         priority_class=request.priority_class,
         prefer=request.prefer,
         deadline_at=request.deadline_at,
+        image=request.image,
+        packages=request.packages,
+        egress=request.egress,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from computepool.core.jobs.isolation import IsolationLevel
+from computepool.node.sandbox.backends import default_name
 from computepool.node.sandbox.port import InputFile, Limits
 
 ATTEMPT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
@@ -27,6 +28,11 @@ class _Fields(NamedTuple):
     slot: str
     lease_seconds: float  # without a sign of life from the agent for this long, the job is stopped
     agent_alive_path: str  # a file the agent touches; only changes of its time of modification count
+    backend: str  # which of the tested sandboxes
+    image: str | None
+    devices: tuple[str, ...]
+    environment: str | None
+    egress: tuple[str, ...]
 
 
 class AttemptRequest(_Fields):
@@ -47,9 +53,28 @@ class AttemptRequest(_Fields):
         slot: str,
         lease_seconds: float,
         agent_alive_path: str,
+        backend: str = "",
+        image: str | None = None,
+        devices: tuple[str, ...] = (),
+        environment: str | None = None,
+        egress: tuple[str, ...] = (),
     ) -> AttemptRequest:
         request = super().__new__(
-            cls, attempt_id, command, env, inputs, limits, isolation, slot, lease_seconds, agent_alive_path
+            cls,
+            attempt_id,
+            command,
+            env,
+            inputs,
+            limits,
+            isolation,
+            slot,
+            lease_seconds,
+            agent_alive_path,
+            backend or default_name(isolation),
+            image,
+            devices,
+            environment,
+            egress,
         )
         request._check()
         return request
@@ -80,6 +105,11 @@ class AttemptRequest(_Fields):
             "slot": self.slot,
             "lease_seconds": self.lease_seconds,
             "agent_alive_path": self.agent_alive_path,
+            "backend": self.backend,
+            "image": self.image,
+            "devices": list(self.devices),
+            "environment": self.environment,
+            "egress": list(self.egress),
         }
 
     @classmethod
@@ -98,11 +128,20 @@ class AttemptRequest(_Fields):
                 slot=str(content["slot"]),
                 lease_seconds=float(content["lease_seconds"]),
                 agent_alive_path=str(content["agent_alive_path"]),
+                backend=str(content.get("backend", "")),
+                image=_text_or_none(content.get("image")),
+                devices=tuple(str(path) for path in content.get("devices", ())),
+                environment=_text_or_none(content.get("environment")),
+                egress=tuple(str(target) for target in content.get("egress", ())),
             )
         except InvalidAttempt:
             raise
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InvalidAttempt(f"the request cannot be read: {type(error).__name__} {error}") from error
+
+
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
 def _limits_from_json(content: Mapping[str, Any]) -> Limits:

@@ -92,7 +92,9 @@ def _close(sandbox: Sandbox) -> None:
 
 
 def _start(state_dir: str, request: AttemptRequest, watch: StopWatch) -> Sandbox:
-    backend = get_backend(request.isolation)
+    backend = get_backend(request.backend)
+    if not backend.level.meets(request.isolation):
+        raise SandboxRefused(f"{backend.name} does not give isolation {request.isolation.value}")
     if watch.is_stopped():
         raise StartCancelled
     return backend.start(
@@ -103,6 +105,10 @@ def _start(state_dir: str, request: AttemptRequest, watch: StopWatch) -> Sandbox
             inputs=request.inputs,
             limits=request.limits,
             state_dir=state_dir,
+            image=request.image,
+            devices=request.devices,
+            environment=request.environment,
+            egress=request.egress,
         ),
         is_cancelled=watch.is_stopped,
     )

@@ -27,7 +27,7 @@ class Ending(NamedTuple):
     memory_bytes_peak: int
     memory_bytes_limit: int
     disk_is_full: bool
-    first_words: str  # the beginning of what was printed; bubblewrap's complaint if the walls failed
+    first_words: str  # the beginning of what was printed; the sandbox's complaint if the walls failed
 
 
 class Verdict(NamedTuple):
@@ -47,7 +47,7 @@ def judge(ending: Ending) -> Verdict:
             ending.stop_cause, ending.stop_message, ending.exit_code, signal.SIGKILL.value if killed else None
         )
     if not ending.was_built:
-        words = ending.first_words or "bubblewrap gave no reason"
+        words = ending.first_words or "it gave no reason"
         return Verdict(status.SANDBOX_REFUSED, f"the sandbox could not be built: {words}", None, None)
     if ending.exit_code == 0:
         return Verdict(None, "", 0, None)

@@ -23,12 +23,14 @@ from computepool.core.jobs.isolation import IsolationLevel
 from computepool.node.sandbox import bubblewrap_line, leftovers, syscalls
 from computepool.node.sandbox.cgroups import Cgroup, find_site
 from computepool.node.sandbox.disk import JobDisk, create_disk, plan_image, plan_mount_point
-from computepool.node.sandbox.inputs import make_dir, place_inputs
+from computepool.node.sandbox.egress import Gate, open_gate, plan_network
+from computepool.node.sandbox.engines import fixed_environment
+from computepool.node.sandbox.environment_mount import hide_environment, plan_environment, show_environment
+from computepool.node.sandbox.inputs import furnish
 from computepool.node.sandbox.port import (
     JOB_DIR,
     OUTPUT_NAME,
     Exit,
-    InputMissing,
     Limits,
     Report,
     Sandbox,
@@ -37,10 +39,11 @@ from computepool.node.sandbox.port import (
     Usage,
     never,
 )
+from computepool.node.sandbox.processes import find_parent, inner_number
+from computepool.node.sandbox.programs import get_program
 from computepool.node.sandbox.seccomp import find_filter
 
 OLDEST_VERSION = (0, 8)  # the first with --disable-userns and --size
-PROGRAM_DIRS = ("/usr/bin", "/bin", "/usr/local/bin")  # not PATH: what walls us in is not looked up in a home
 OPEN_FILES_MAX = 16_384
 PIPE_BYTES = 1024 * 1024
 GATE_SECONDS_MAX = 10.0
@@ -51,6 +54,11 @@ JOB_UID_BASE_SMALL = 30_000  # for machines that are containers themselves and o
 class Bubblewrap(NamedTuple):
     name: str = "bubblewrap"
     level: IsolationLevel = IsolationLevel.SANDBOXED
+    runs_images: bool = False
+
+    @property
+    def has_egress(self) -> bool:
+        return os.geteuid() == 0
 
     def probe(self) -> Report:
         reasons = []
@@ -62,33 +70,40 @@ class Bubblewrap(NamedTuple):
         return Report(self.name, self.level, usable=not reasons, reasons=tuple(reasons))
 
     def start(self, request: SandboxRequest, *, is_cancelled: Callable[[], bool] = never) -> Sandbox:
-        if request.image is not None or request.devices:
-            raise SandboxRefused("bubblewrap runs neither images nor GPU jobs")
-        program, filter_path, site = _find_program(), find_filter(), find_site()
+        if request.image is not None:
+            raise SandboxRefused("bubblewrap runs no images")
+        program, filter_path, site = get_program("bwrap", "bubblewrap"), find_filter(), find_site()
         syscalls.adopt_orphans()
         is_root = os.geteuid() == 0
+        if request.egress and not is_root:
+            raise SandboxRefused("a gate to other hosts needs an agent that runs as root")
         leftovers.write_note(
             request.state_dir,
             cgroup_paths=site.plan_paths(request.name),
             mount_point=plan_mount_point(request.name) if is_root else None,
             image=plan_image(request.state_dir) if is_root else None,
+            mounts=plan_extra_mounts(request) if is_root else (),
         )
         with contextlib.ExitStack() as undo:
             cgroup = site.create(request.name, request.limits)
             undo.callback(cgroup.remove)
-            disk, uid = None, None
+            disk, uid, gate = None, None, None
             if is_root:
                 uid = choose_job_uid(os.getpid())
                 disk = create_disk(
                     request.name, disk_bytes=request.limits.disk_bytes, uid=uid, state_dir=request.state_dir
                 )
                 undo.callback(disk.remove)
-                _furnish(disk.fd, request, uid=uid, is_cancelled=is_cancelled)
-            sandbox = _launch(program, filter_path, request, cgroup, disk, uid)
+                furnish(disk.fd, request, uid=uid, is_cancelled=is_cancelled)
+                request = show_environment(request, undo)
+                if request.egress:
+                    gate = open_gate(request.name, request.egress, uid=uid)
+                    undo.callback(gate.close)
+            sandbox = _launch(program, filter_path, request, cgroup, disk, uid, gate)
             undo.callback(sandbox.abandon)
             undo.callback(sandbox.kill)
             if disk is None:
-                sandbox.pass_gate(lambda fd: _furnish(fd, request, uid=None, is_cancelled=is_cancelled))
+                sandbox.pass_gate(lambda fd: furnish(fd, request, uid=None, is_cancelled=is_cancelled))
             undo.pop_all()
             return sandbox
 
@@ -97,9 +112,18 @@ class BubblewrapSandbox:
     """The handle on one running bubblewrap."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], output_fd: int, status_fd: int, cgroup: Cgroup, disk: JobDisk | None
+        self,
+        process: subprocess.Popen[bytes],
+        output_fd: int,
+        status_fd: int,
+        cgroup: Cgroup,
+        disk: JobDisk | None,
+        gate: Gate | None,
+        environment: str | None,
     ) -> None:
         self._process = process
+        self._gate = gate
+        self._environment = environment
         self._output_fd = output_fd
         self._status_fd = status_fd
         self._status_text = b""
@@ -149,7 +173,11 @@ class BubblewrapSandbox:
 
     def close(self) -> None:
         self.abandon()
+        if self._gate is not None:
+            self._gate.close()
         if self._disk is not None:
+            if self._environment is not None:
+                hide_environment(self._environment)
             self._disk.remove()
         self._cgroup.remove()
 
@@ -212,8 +240,8 @@ class BubblewrapSandbox:
         """The job's own first process: the oldest child of bubblewrap's PID 1."""
         self._read_status()
         init = self._status().get("child-pid")
-        children = [pid for pid in self._cgroup.process_ids() if _find_parent(pid) == init]
-        return min(children, key=_inner_number, default=None)
+        children = [pid for pid in self._cgroup.process_ids() if find_parent(pid) == init]
+        return min(children, key=inner_number, default=None)
 
     def _read_status(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -228,6 +256,12 @@ class BubblewrapSandbox:
         return merged
 
 
+def plan_extra_mounts(request: SandboxRequest) -> tuple[str, ...]:
+    planned = [plan_environment(request.name)] if request.environment is not None else []
+    planned += [plan_network(request.name)] if request.egress else []
+    return tuple(planned)
+
+
 def choose_job_uid(process_id: int, uid_map: str = "/proc/self/uid_map") -> int:
     """A number that no account and no other running job has: runners of one machine have different PIDs."""
     with open(uid_map, encoding="ascii") as lines:
@@ -238,17 +272,9 @@ def choose_job_uid(process_id: int, uid_map: str = "/proc/self/uid_map") -> int:
     raise SandboxRefused("this machine is a container with too few user ids to give each job its own")
 
 
-def _find_program() -> str:
-    for directory in PROGRAM_DIRS:
-        program = os.path.join(directory, "bwrap")
-        if os.access(program, os.X_OK):
-            return program
-    raise SandboxRefused("bubblewrap is not installed (package bubblewrap)")
-
-
 def _check_version() -> None:
     try:
-        command = [_find_program(), "--version"]
+        command = [get_program("bwrap", "bubblewrap"), "--version"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, env={}, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         raise SandboxRefused(f"bubblewrap does not run: {error}") from error
@@ -263,16 +289,14 @@ def _try_limits() -> None:
     find_site().create(f"probe-{os.getpid()}", limits).remove()
 
 
-def _furnish(job_dir_fd: int, request: SandboxRequest, *, uid: int | None, is_cancelled: Callable[[], bool]) -> None:
-    try:
-        os.close(make_dir(job_dir_fd, OUTPUT_NAME, uid=uid))
-    except OSError as error:
-        raise InputMissing(f"the job's folder is too small for anything: {error.strerror}") from error
-    place_inputs(job_dir_fd, request.inputs, uid=uid, is_cancelled=is_cancelled)
-
-
 def _launch(
-    program: str, filter_path: str, request: SandboxRequest, cgroup: Cgroup, disk: JobDisk | None, uid: int | None
+    program: str,
+    filter_path: str,
+    request: SandboxRequest,
+    cgroup: Cgroup,
+    disk: JobDisk | None,
+    uid: int | None,
+    gate: Gate | None,
 ) -> BubblewrapSandbox:
     output_fd, job_output_fd = os.pipe2(os.O_CLOEXEC)
     status_fd, job_status_fd = os.pipe2(os.O_CLOEXEC)
@@ -287,9 +311,16 @@ def _launch(
         seccomp_fd = os.open(filter_path, os.O_RDONLY | os.O_CLOEXEC)
         ours.callback(os.close, seccomp_fd)
         etc = {path: _open_text(ours, text) for path, text in bubblewrap_line.ETC_FILES.items()}
+        network_fd = -1
+        if gate is not None:
+            network_fd = os.open(gate.network, os.O_RDONLY | os.O_CLOEXEC)
+            ours.callback(os.close, network_fd)
         options = bubblewrap_line.write_options(
-            env=request.env,
+            env={**request.env, **fixed_environment(request, has_gate=gate is not None)},
             limits=request.limits,
+            devices=request.devices,
+            environment=request.environment,
+            keeps_network=gate is not None,
             job_dir=disk.mount_point if disk is not None else None,
             descriptors=bubblewrap_line.Descriptors(seccomp_fd, job_status_fd, etc),
         )
@@ -308,16 +339,17 @@ def _launch(
                 stdout=job_output_fd,
                 stderr=job_output_fd,
                 pass_fds=(seccomp_fd, job_status_fd, args_fd, *etc.values()),
-                preexec_fn=_prepare_child(doors, uid, os.getpid()),
+                preexec_fn=_prepare_child(doors, uid, os.getpid(), network_fd),
             )
         except (OSError, subprocess.SubprocessError) as error:
             os.close(output_fd)
             os.close(status_fd)
             raise SandboxRefused(f"bubblewrap could not be started: {error}") from error
-    return BubblewrapSandbox(process, output_fd, status_fd, cgroup, disk)
+    environment = request.environment if disk is not None else None
+    return BubblewrapSandbox(process, output_fd, status_fd, cgroup, disk, gate, environment)
 
 
-def _prepare_child(doors: Iterable[int], uid: int | None, parent: int) -> Callable[[], None]:
+def _prepare_child(doors: Iterable[int], uid: int | None, parent: int, network_fd: int = -1) -> Callable[[], None]:
     """What happens between fork and exec. The runner has one thread, so that Python code is safe here."""
     hard_open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     open_files = OPEN_FILES_MAX if hard_open_files == resource.RLIM_INFINITY else min(OPEN_FILES_MAX, hard_open_files)
@@ -331,6 +363,8 @@ def _prepare_child(doors: Iterable[int], uid: int | None, parent: int) -> Callab
         os.umask(0o022)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
+        if network_fd >= 0:
+            syscalls.enter_network(network_fd)
         if uid is not None:
             os.setgroups([])
             os.setresgid(uid, uid, uid)
@@ -352,24 +386,3 @@ def _open_text(stack: contextlib.ExitStack, text: str) -> int:
         content = content[os.write(fd, content) :]
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
-
-
-def _find_parent(process_id: int) -> int | None:
-    # The name, in parentheses, may hold anything; what follows the last one is plain.
-    try:
-        with open(f"/proc/{process_id}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except OSError:
-        return None
-
-
-def _inner_number(process_id: int) -> int:
-    """The process's number inside its own namespace: the first of a sandbox is 2."""
-    try:
-        with open(f"/proc/{process_id}/status", "rb") as file:
-            for line in file:
-                if line.startswith(b"NSpid:"):
-                    return int(line.split()[-1])
-    except OSError:
-        pass
-    return 1 << 30

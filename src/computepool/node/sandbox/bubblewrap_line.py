@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from computepool.node.sandbox.port import JOB_DIR, OUTPUT_DIR, Limits
+from computepool.node.sandbox.port import ENVIRONMENT_DIR, JOB_DIR, OUTPUT_DIR, Limits
 
 SHM_BYTES_MIN = 16 * 1024 * 1024
 TMP_BYTES = 64 * 1024 * 1024
@@ -41,6 +41,9 @@ def write_options(
     limits: Limits,
     job_dir: str | None,
     descriptors: Descriptors,
+    devices: Sequence[str] = (),
+    environment: str | None = None,
+    keeps_network: bool = False,
     find_link: Callable[[str], str | None] | None = None,
 ) -> list[str]:
     """All options but the command. `job_dir` is a sized folder on the host; None asks for a tmpfs inside.
@@ -51,6 +54,8 @@ def write_options(
     return [
         # Every namespace there is, and no further user namespaces from inside.
         *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"),
+        # The one exception: it was started in a network made for this job alone, whose only door is the gate.
+        *(("--share-net",) if keeps_network else ()),
         *("--hostname", "job", "--uid", str(INSIDE_UID), "--gid", str(INSIDE_UID), "--cap-drop", "ALL"),
         *_environment(env, limits),
         *("--ro-bind", "/usr", "/usr"),
@@ -65,9 +70,13 @@ def write_options(
         *("--proc", "/proc", "--dev", "/dev"),
         # Without a size a job parks half of the machine's memory in /dev/shm.
         *("--size", str(plan_shm_bytes(limits)), "--perms", "1777", "--tmpfs", "/dev/shm"),
+        # The one GPU that belongs to this job's slot. Its libraries look for the card in /sys too.
+        *(word for path in devices for word in ("--dev-bind", path, path)),
+        *(("--ro-bind", "/sys", "/sys") if devices else ()),
         *("--remount-ro", "/dev"),
         *("--size", str(TMP_BYTES), "--perms", "1777", "--tmpfs", "/tmp"),
         *_job_folder(job_dir, limits),
+        *(("--ro-bind", environment, ENVIRONMENT_DIR) if environment is not None else ()),
         *("--remount-ro", "/", "--chdir", JOB_DIR),
         *("--seccomp", str(descriptors.seccomp), "--json-status-fd", str(descriptors.status)),
     ]

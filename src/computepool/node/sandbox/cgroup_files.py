@@ -41,12 +41,18 @@ def make_dirs(mkdir: Callable[[str], None], rmdir: Callable[[str], None], paths:
         raise SandboxRefused(f"no control group could be made: {error}") from error
 
 
+def list_tree(path: str) -> list[str]:
+    """A group and all groups below it, deepest first: a container engine makes its own inside of ours."""
+    return [folder for folder, _, _ in os.walk(path, topdown=False)] or [path]
+
+
 def remove_dir(rmdir: Callable[[str], None], path: str) -> None:
-    """The kernel needs a moment to let go of the last process; EBUSY until then."""
+    """With all groups below. The kernel needs a moment to let go of the last process; EBUSY until then."""
     deadline = clock.seconds() + PATIENCE_SECONDS
     while True:
         try:
-            rmdir(path)
+            for each in list_tree(path):
+                rmdir(each)
             return
         except FileNotFoundError:
             return
@@ -66,7 +72,7 @@ def kill_until_empty(paths: Iterable[str]) -> None:
     deadline = clock.seconds() + PATIENCE_SECONDS
     pause = 0.001
     while True:
-        process_ids = {process_id for path in paths for process_id in read_process_ids(path)}
+        process_ids = {each for path in paths for part in list_tree(path) for each in read_process_ids(part)}
         if not process_ids:
             return
         if clock.seconds() > deadline:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from computepool.node.sandbox import cgroup_v1, cgroup_v2
 from computepool.node.sandbox.cgroup_files import PREFIX, kill_until_empty, read_words, remove_dir
-from computepool.node.sandbox.port import Limits, Usage
+from computepool.node.sandbox.port import Limits, SandboxRefused, Usage
 
 
 class Cgroup(Protocol):
@@ -57,6 +57,27 @@ def find_site(proc_self: str = "/proc/self", *, uid: int | None = None) -> Site:
     if unified is not None and read_words(unified, "cgroup.controllers") >= cgroup_v2.CONTROLLERS:
         return cgroup_v2.find_site(unified, own_paths.get("", "/"), is_root=uid == 0)
     return cgroup_v1.find_site({name: point for point, names in mounts for name in names}, own_paths)
+
+
+def find_parent_path(site: Site, name: str) -> str:
+    """The job's group as an engine names it: its path within each hierarchy, which must be the same in all."""
+    found = {_within_hierarchy(path) for path in site.plan_paths(name)}
+    if len(found) != 1:
+        raise SandboxRefused("control groups of one name lie at different places, which no engine can be told")
+    return found.pop()
+
+
+def list_shadows(parent_path: str, proc_self: str = "/proc/self") -> list[str]:
+    """Where a group of that path is, or may come to be, in every hierarchy of this machine."""
+    points = [point for point, _ in _list_mounts(os.path.join(proc_self, "mountinfo"))]
+    return [os.path.join(point, parent_path.lstrip("/")) for point in dict.fromkeys(points)]
+
+
+def _within_hierarchy(path: str) -> str:
+    point = os.path.dirname(path)
+    while not os.path.ismount(point):
+        point = os.path.dirname(point)
+    return "/" + os.path.relpath(path, point)
 
 
 def remove_leftover(path: str) -> None:

@@ -1,7 +1,8 @@
 """The job's folder with a hard size: an ext4 image on a loop device, else a sized tmpfs. For root only.
 
 Mounts live in a mount namespace of the calling process: when that process dies, by whatever cause, the
-kernel unmounts them and frees the loop device. Refuses to hand out a folder without a size.
+kernel unmounts them and frees the loop device. Only for an engine whose daemon must see them do they live in the
+machine's own. Refuses to hand out a folder without a size.
 """
 
 from __future__ import annotations
@@ -56,11 +57,12 @@ def remove_traces(mount_point: str, image: str | None) -> None:
             os.unlink(image)
 
 
-def create_disk(name: str, *, disk_bytes: int, uid: int, state_dir: str) -> JobDisk:
-    """A folder of that size, owned by that uid. Moves this process into a mount namespace of its own."""
+def create_disk(name: str, *, disk_bytes: int, uid: int, state_dir: str, is_private: bool = True) -> JobDisk:
+    """A folder of that size, owned by that uid. If private, moves this process into a mount namespace of its own."""
     mount_point, image = plan_mount_point(name), plan_image(state_dir)
     try:
-        syscalls.enter_own_mount_namespace()
+        if is_private:
+            syscalls.enter_own_mount_namespace()
         os.makedirs(MOUNT_ROOT, exist_ok=True)
         # Whatever the umask says: the job's uid must be able to pass through, though not to look around.
         os.chmod(MOUNT_ROOT, 0o711)

@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable
 
-from computepool.node.sandbox.port import OUTPUT_NAME, InputFile, InputMissing, StartCancelled
+from computepool.node.sandbox.port import OUTPUT_NAME, InputFile, InputMissing, SandboxRequest, StartCancelled
 
 PATH_BYTES_MAX = 1024
 CHUNK_BYTES = 8 * 1024 * 1024
@@ -24,6 +24,15 @@ def check_path(path: str) -> None:
         raise InputMissing(f"{path!r} is not a name that every system can store")
     if path == OUTPUT_NAME:
         raise InputMissing(f"{path!r} is the folder for outputs")
+
+
+def furnish(job_dir_fd: int, request: SandboxRequest, *, uid: int | None, is_cancelled: Callable[[], bool]) -> None:
+    """The folder for outputs, and every input in its place."""
+    try:
+        os.close(make_dir(job_dir_fd, OUTPUT_NAME, uid=uid))
+    except OSError as error:
+        raise InputMissing(f"the job's folder is too small for anything: {error.strerror}") from error
+    place_inputs(job_dir_fd, request.inputs, uid=uid, is_cancelled=is_cancelled)
 
 
 def place_inputs(

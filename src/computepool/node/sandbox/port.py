@@ -15,6 +15,8 @@ from computepool.core.jobs.isolation import IsolationLevel
 JOB_DIR = "/job"
 OUTPUT_NAME = "out"
 OUTPUT_DIR = f"{JOB_DIR}/{OUTPUT_NAME}"
+# Where a job finds the Python packages it asked for.
+ENVIRONMENT_DIR = "/environment"
 
 
 class SandboxRefused(Exception):
@@ -57,8 +59,10 @@ class SandboxRequest(NamedTuple):
     inputs: tuple[InputFile, ...]
     limits: Limits
     state_dir: str  # private folder of this attempt; the backend may keep files of its own in it
-    image: str | None = None  # for backends that run images; others refuse it
+    image: str | None = None  # name@sha256:digest, for backends that run images; None: the machine's own /usr
     devices: tuple[str, ...] = ()  # device nodes of the one GPU this job may see
+    environment: str | None = None  # a folder of Python packages on this machine, to be seen read-only
+    egress: tuple[str, ...] = ()  # host:port that may be reached, through a gate; empty: no network at all
 
 
 class Usage(NamedTuple):
@@ -127,8 +131,15 @@ class Backend(Protocol):
     @property
     def level(self) -> IsolationLevel: ...
 
+    @property
+    def runs_images(self) -> bool: ...
+
+    @property
+    def has_egress(self) -> bool:
+        """Whether a job may be given a gate to named hosts."""
+
     def probe(self) -> Report:
-        """A look at what is installed and permitted, without running a job; some ten milliseconds.
+        """A look at what is installed and permitted, without running a job; some ten milliseconds to a second.
 
         What it finds usable must still pass the self-test, which runs the real thing.
         """
