@@ -10,7 +10,6 @@ from computepool.core.ids import AttemptId
 from computepool.core.jobs.cause import NODE_FAULTS, SPENDS_RETRY, Cause
 from computepool.core.jobs.state import AttemptState
 from computepool.core.ledger.charging import (
-    FEE_PPM_MAX,
     RULES,
     ChargeRule,
     End,
@@ -22,8 +21,8 @@ from computepool.core.ledger.charging import (
     price_attempt,
     price_reserve,
     price_seconds,
-    split_price,
 )
+from computepool.core.ledger.fee import FEE_PPM_MAX, split_price
 
 WALL = 3_600
 HOURLY = FrozenPrice(PriceMode.PER_SECOND, 36_000_000)

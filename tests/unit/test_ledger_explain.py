@@ -20,10 +20,10 @@ from computepool.core.ledger.charging import (
     PriceMode,
     meter_seconds,
     price_attempt,
-    split_price,
 )
 from computepool.core.ledger.earning import EarningState
 from computepool.core.ledger.explain import DIFFERS, Moved, PayFacts, PayMark, UnpaidReason, explain_pay
+from computepool.core.ledger.fee import split_price
 from tests.support.builders import NOW
 
 CREDIT = 1_000_000

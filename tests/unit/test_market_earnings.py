@@ -6,17 +6,18 @@ import re
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
-from computepool.core.ledger.charging import split_price
+from computepool.core.ids import AttemptId
+from computepool.core.ledger.charging import charge_attempt
 from computepool.core.market.earnings import (
     Bid,
     find_best_floor,
     forecast_floor,
     list_floor_earnings,
     list_tier_earnings,
-    owner_part,
 )
 from computepool.core.market.rate_card import Bucket, parse_rate_card
 
@@ -62,9 +63,12 @@ def test_the_table_of_the_page_is_that_of_the_card():
     }
 
 
-@pytest.mark.parametrize("amount", [0, 1, 4, 5, 6, 999_999, 10**15])
-def test_the_owners_part_is_what_the_ledger_pays(amount):
-    assert owner_part(amount, fee_ppm=CARD.fee_ppm) == split_price(amount, fee_ppm=CARD.fee_ppm)[0]
+@pytest.mark.parametrize("spot", [0, 1, 4, 5, 6, 999_999, 10**15])
+def test_what_an_hour_is_said_to_earn_is_what_the_ledger_pays_for_it(spot):
+    bucket = Bucket("cpu", "us")
+    [row] = [row for row in list_tier_earnings(CARD, "us", spots={bucket: spot}) if row.tier == "cpu"]
+    charge = charge_attempt(AttemptId(UUID(int=1)), spot, fee_ppm=CARD.fee_ppm)
+    assert row.owner_microcredits_per_hour == charge.owner_microcredits
 
 
 def forecast(floor: int):

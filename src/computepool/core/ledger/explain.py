@@ -20,10 +20,10 @@ from computepool.core.ledger.charging import (
     PriceMode,
     meter_seconds,
     price_attempt,
-    split_price,
 )
 from computepool.core.ledger.decimals import say_credits
 from computepool.core.ledger.earning import EarningState
+from computepool.core.ledger.fee import split_price
 
 
 class PayMark(str, Enum):

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from computepool.core.ledger.amount import Microcredits
-from computepool.core.market.ppm import PPM, times_ppm, to_ppm
+from computepool.core.ledger.fee import split_price
+from computepool.core.market.ppm import times_ppm, to_ppm
 from computepool.core.market.price import SECONDS_PER_HOUR
 from computepool.core.market.rate_card import CPU_TIER, Bucket, RateCard
 
@@ -49,12 +50,6 @@ class FloorEarnings:
     owner_microcredits_per_job: Microcredits
 
 
-def owner_part(amount: int, *, fee_ppm: int) -> Microcredits:
-    """What is left after the fee, which takes its share rounded up; the ledger splits in the same way."""
-    fee = -(-amount * fee_ppm // PPM)
-    return Microcredits(amount - fee)
-
-
 def list_tier_earnings(
     card: RateCard, region: str, *, spots: Mapping[Bucket, int] | None = None
 ) -> list[TierEarnings]:
@@ -72,9 +67,9 @@ def _to_row(card: RateCard, bucket: Bucket, spots: Mapping[Bucket, int]) -> Tier
         tier=bucket.tier,
         multiplier_ppm=card.tier_ppm(bucket.tier),
         price_microcredits_per_hour=price,
-        owner_microcredits_per_hour=owner_part(price, fee_ppm=card.fee_ppm),
+        owner_microcredits_per_hour=split_price(price, fee_ppm=card.fee_ppm)[0],
         owner_microcredits_per_slice={
-            kind: owner_part(card.slice_reference(base, bucket), fee_ppm=card.fee_ppm)
+            kind: split_price(card.slice_reference(base, bucket), fee_ppm=card.fee_ppm)[0]
             for kind, base in card.slice_bases_microcredits.items()
         },
     )
@@ -89,8 +84,8 @@ def forecast_floor(
     """
     price = max(floor, spot)
     busy = busy_ppm if floor <= spot else times_ppm(busy_ppm, _share_that_pays(bids, floor))
-    per_hour = owner_part(times_ppm(price, busy), fee_ppm=fee_ppm)
-    per_job = owner_part(price * seconds_per_job // SECONDS_PER_HOUR, fee_ppm=fee_ppm)
+    per_hour = split_price(times_ppm(price, busy), fee_ppm=fee_ppm)[0]
+    per_job = split_price(price * seconds_per_job // SECONDS_PER_HOUR, fee_ppm=fee_ppm)[0]
     return FloorEarnings(floor, price, busy, per_hour, per_job)
 
 

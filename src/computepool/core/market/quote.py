@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from computepool.core.ledger.amount import Microcredits
-from computepool.core.market.earnings import owner_part
+from computepool.core.ledger.fee import split_price
 from computepool.core.market.ppm import PPM, say_percent, times_ppm, to_ppm
 from computepool.core.market.price import SECONDS_PER_HOUR, StartRefusal, find_start_refusal, price_match
 from computepool.core.market.rate_card import Bucket
@@ -216,7 +216,7 @@ def _after_fee(cost: Range, ask: QuoteAsk, fee_ppm: int) -> Range:
     """The surcharge pays for verification, not for the owner's run, and is left out."""
     return Range(
         *(
-            owner_part(each * PPM // (PPM + ask.surcharge_ppm), fee_ppm=fee_ppm)
+            split_price(each * PPM // (PPM + ask.surcharge_ppm), fee_ppm=fee_ppm)[0]
             for each in (cost.low_microcredits, cost.likely_microcredits, cost.high_microcredits)
         )
     )

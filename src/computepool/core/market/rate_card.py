@@ -19,6 +19,7 @@ from math import isfinite
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from computepool.core.ledger.fee import FEE_PPM_MAX
 from computepool.core.market.offers import DEFAULT_KIND
 from computepool.core.market.ppm import PPM, times_ppm
 from computepool.core.market.regions import COUNTRIES_BY_REGION, DEFAULT_REGION, derive_multiplier_ppm
@@ -28,7 +29,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-FEE_PPM_MAX = PPM // 5
 MULTIPLIER_MAX = 100
 CREDITS_MAX = 1_000_000
 TFLOPS_MAX = 1_000_000
