@@ -14,7 +14,9 @@ from computepool.cli.main import EXIT_REFUSED
 from computepool.cli.main import run as say
 from computepool.cli.market import describe_history, describe_market
 from computepool.cli.quote import describe_quote
+from computepool.core.ledger.charging import PriceMode
 from computepool.core.market.price import PLAIN_WORDS, StartRefusal
+from computepool.wire.jobs import JobPrice
 from computepool.wire.market import (
     BucketEarnings,
     CostRange,
@@ -103,6 +105,18 @@ def test_a_quote_is_read_as_cost_reason_hold_start_and_places() -> None:
     assert "Those who lend the slots would get 3.36 credits, likely" in shown
     assert "rtx-4090 in 25.2 25.2 25.2 3 12 at once" in shown
     assert "of your own" not in shown
+
+
+def test_a_quote_of_a_fixed_price_says_what_a_slice_costs_wherever_it_runs() -> None:
+    price = JobPrice(
+        mode=PriceMode.PER_SLICE, microcredits_per_slice=2_500_000, ceiling_microcredits_per_slice=6 * CREDIT
+    )
+    place = make_place(slice_price_microcredits=5_250_000)
+    shown = text_of(describe_quote(make_quote(price=price, places=[place]), slices=2))
+    assert "(However long a slice runs: a fixed price for each that is delivered.)" in shown
+    assert "A slice costs 2.5 credits, times tier and region of its slot, and 6 credits at most." in shown
+    assert "TIER REGION A SLICE SPOT USUAL FREE SLOTS STARTS rtx-4090 in 5.25 25.2 25.2 3 12 at once" in shown
+    assert "An hour costs" not in shown
 
 
 def test_what_would_not_start_is_said_with_its_reason() -> None:

@@ -146,11 +146,12 @@ async def test_cpu_work_never_leaves_a_cpu_slot_for_a_gpu_elsewhere(table):
         replace(GPU_WORK, regions=("DE",)),
         replace(GPU_WORK, isolation=IsolationLevel.GVISOR),
         replace(GPU_WORK, ceiling_microcredits_per_hour=0),
+        replace(GPU_WORK, base_ceiling_microcredits_per_hour=1),
     ],
-    ids=["vram", "tier", "cores", "ram", "disk", "region", "isolation", "price"],
+    ids=["vram", "tier", "cores", "ram", "disk", "region", "isolation", "price", "price per slice"],
 )
 async def test_a_slot_elsewhere_that_misses_a_gate_is_not_waited_for(table, shape):
-    here = await meet(card(price=1, tier="rtx-3090"))
+    here = await meet(replace(card(price=1, tier="rtx-3090"), base_price_microcredits_per_hour=2))
     dear = card(price=100 * CREDIT)
     assert here.find_gap(GPU_WORK, Preference.VALUE, dear)
     assert not here.find_gap(shape, Preference.VALUE, dear)

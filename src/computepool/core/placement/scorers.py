@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import floor, log
 
+from computepool.core.ids import AccountId
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot, SlotKind, tightness
 from computepool.core.placement.tier import CPU_TIER, UNKNOWN_TIER
@@ -54,14 +55,35 @@ class Candidate:
     speed_tflops: float
     price_microcredits_per_hour: int  # what the owner asks at least; a job's ceiling is compared with it
     reliability: float  # lower bound of the chance that an attempt does not fail by the node's fault, 0..1
+    # The same price before tier and region: a job's fixed price per slice is compared with it.
+    base_price_microcredits_per_hour: int = 0
+    # Whose it is: nobody pays for what is their own.
+    owner_id: AccountId | None = None
 
 
 def make_candidate(
-    slot: Slot, *, price_microcredits_per_hour: int, reliability: float, declared_tflops: float | None = None
+    slot: Slot,
+    *,
+    price_microcredits_per_hour: int,
+    reliability: float,
+    declared_tflops: float | None = None,
+    base_price_microcredits_per_hour: int = 0,
+    owner_id: AccountId | None = None,
 ) -> Candidate:
+    return Candidate(
+        slot,
+        to_speed(slot, declared_tflops),
+        price_microcredits_per_hour,
+        round_reliability(reliability),
+        base_price_microcredits_per_hour,
+        owner_id,
+    )
+
+
+def to_speed(slot: Slot, declared_tflops: float | None) -> float:
+    """What a slot counts as."""
     default = default_tflops(slot)
-    speed = default if declared_tflops is None else min(declared_tflops, default * DECLARED_SPEED_RATIO_MAX)
-    return Candidate(slot, speed, price_microcredits_per_hour, round_reliability(reliability))
+    return default if declared_tflops is None else min(declared_tflops, default * DECLARED_SPEED_RATIO_MAX)
 
 
 def round_reliability(bound: float) -> float:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 from uuid import UUID
 
@@ -83,10 +84,14 @@ class Elsewhere:
             heard = await hub_store.exchange_summaries(
                 conn,
                 hub_process_id=self._hub_process_id,
-                free={"slots": [_to_row(candidate) for candidate in told]},
+                free={
+                    "slots": [_to_row(candidate) for candidate in told],
+                    # Beside them, so that a hub of before there were fixed prices reads the rows as it did.
+                    "base_prices": [candidate.base_price_microcredits_per_hour for candidate in told],
+                },
                 seconds=SILENT_SECONDS,
             )
-        self._others = {id: [_Told(_from_row(row)) for row in free["slots"]] for id, free in heard.items()}
+        self._others = {id: _from_message(free) for id, free in heard.items()}
 
     async def leave(self) -> None:
         """On shutdown: nobody should wait for slots that are here no more."""
@@ -117,9 +122,17 @@ class Elsewhere:
     def _list_fitting(self, shape: Shape) -> Iterable[_Told]:
         for slots in self._others.values():
             for told in slots:
-                price = told.candidate.price_microcredits_per_hour
-                if find_refusal(shape, told.candidate.slot, price_microcredits_per_hour=price) is None:
+                if _find_refusal(shape, told.candidate) is None:
                     yield told
+
+
+def _find_refusal(shape: Shape, candidate: Candidate) -> str | None:
+    return find_refusal(
+        shape,
+        candidate.slot,
+        price_microcredits_per_hour=candidate.price_microcredits_per_hour,
+        base_price_microcredits_per_hour=candidate.base_price_microcredits_per_hour,
+    )
 
 
 def list_best(fleet: Fleet) -> list[Candidate]:
@@ -163,7 +176,12 @@ def _to_row(candidate: Candidate) -> list[Any]:
     ]
 
 
-def _from_row(row: list[Any]) -> Candidate:
+def _from_message(free: dict[str, Any]) -> list[_Told]:
+    base_prices = free.get("base_prices", repeat(0))
+    return [_Told(_from_row(row, base_price)) for row, base_price in zip(free["slots"], base_prices, strict=False)]
+
+
+def _from_row(row: list[Any], base_price: int = 0) -> Candidate:
     kind, tier, vram, cores, ram, disk, region, isolation, speed, price, reliability, *conditions = row
     slice_seconds_min, job_kinds = conditions or (0, ())
     slot = Slot(
@@ -181,7 +199,7 @@ def _from_row(row: list[Any]) -> Candidate:
         slice_seconds_min=slice_seconds_min,
         job_kinds=frozenset(job_kinds),
     )
-    return Candidate(slot, speed, price, reliability)
+    return Candidate(slot, speed, price, reliability, base_price)
 
 
 _NOBODY = NodeId(UUID(int=0))

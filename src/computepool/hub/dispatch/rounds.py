@@ -399,8 +399,8 @@ class Rounds:
     def expected_seconds(self, account_id: AccountId) -> float:
         return self._share.expected_seconds(account_id)
 
-    def is_pooled(self, account_id: AccountId) -> bool:
-        return account_id in self._registry.fleet.pooled_accounts
+    def is_apart(self, account_id: AccountId) -> bool:
+        return self._registry.fleet.is_apart(account_id)
 
     def take_slot(self, shape: Shape, wish: Wish, account_id: AccountId) -> Candidate | None:
         fleet = self._registry.fleet
