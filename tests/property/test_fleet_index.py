@@ -607,8 +607,8 @@ class IndexThatReturnsTheTaken(FleetIndex):
 
 class IndexThatForgetsWhoHadWork(FleetIndex):
     def take(self, node_id: NodeId, slot_name: SlotName) -> Candidate:
-        candidate = self._entries[node_id, slot_name].candidate
-        self.withdraw(node_id, slot_name)
+        candidate = super().take(node_id, slot_name)
+        self._entries[node_id, slot_name].worked = False
         return candidate
 
 
@@ -734,7 +734,8 @@ def test_a_broken_index_is_noticed(broken, monkeypatch):
     def try_(history: History, questions: list[Question]) -> None:
         every_question_finds_the_best_at_any_time(history, questions, make_fleet)
 
-    with pytest.raises((AssertionError, ValueError), match=r"the best is found|comes out|is free already"):
+    # A wrong answer, a slot that is given back twice, or an order that has fallen apart.
+    with pytest.raises((AssertionError, ValueError, IndexError), match=r"is found|comes out|is free already|range"):
         try_()
 
 

@@ -122,6 +122,8 @@ class Scene:
         if slot.node_id == head.avoid_node_id and waited < timedelta(seconds=AVOID_SECONDS):
             return False
         shape, account_id = self.shape_of(head), head.run.account_id
+        # To its owner it was given for nothing; to others it is what it asks.
+        candidate = next((each for each in self.candidates if each.slot == slot), candidate)
         if candidate.owner_id == account_id:
             return find_refusal(shape, slot, account_id=account_id) is None
         prices = {

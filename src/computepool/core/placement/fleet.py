@@ -103,8 +103,11 @@ class FleetIndex:
         self._turns = count(1) if turns is None else turns
         for name, weights in sets.items():
             self._order_by(name, weights)
-        # GPU work never asks for the order of CPU slots.
-        self._cpu_orderings = [ordering for ordering in self._orderings if not ordering.gpu]
+        # One bit per ordering, by kind of slot: GPU work never asks for the order of CPU slots.
+        self._listable = {
+            gpu: sum(1 << ordering.number for ordering in self._orderings if gpu or not ordering.gpu)
+            for gpu in (False, True)
+        }
 
     def _order_by(self, name: str, weights: Weights) -> None:
         """Wishes that come to the same factors share one ordering, such as all three of the set `classic`."""
@@ -178,22 +181,19 @@ class FleetIndex:
 
     def take(self, node_id: NodeId, slot_name: SlotName) -> Candidate:
         """The slot has work from now on. The lists learn of it when somebody next looks there."""
-        entry = self._take(node_id, slot_name)
-        entry.worked = True
-        return entry.candidate
-
-    def withdraw(self, node_id: NodeId, slot_name: SlotName) -> None:
-        """The slot is not offered for now, and comes back to the place that it has."""
-        self._take(node_id, slot_name)
-
-    def _take(self, node_id: NodeId, slot_name: SlotName) -> _Entry:
         entry = self._entries[node_id, slot_name]
         if not entry.free:
             raise ValueError(f"slot {slot_name} of node {node_id} is taken already")
         entry.free = False
+        entry.worked = True
         entry.leaf.free_count -= 1
         self._free_count -= 1
-        return entry
+        return entry.candidate
+
+    def withdraw(self, node_id: NodeId, slot_name: SlotName) -> None:
+        """The slot is not offered for now, and comes back to the place that it has."""
+        self.take(node_id, slot_name)
+        self._entries[node_id, slot_name].worked = False
 
     def give(self, node_id: NodeId, slot_name: SlotName, *, turn: int | None = None) -> None:
         """The slot is free again. If it has had work, those that are like it and free already come before it.
@@ -246,9 +246,13 @@ class FleetIndex:
             leaf = self._leaves[positions[at]]
             first = leaf.settle(number)
             if first is not bound:
-                # The leaf's best slot was taken since it found its place here.
-                ordering.move(leaf, first)
-                continue
+                # The leaf's best slot was taken, or had its turn, since it found its place here.
+                if first is None or (at + 1 < len(places) and places[at + 1] < first):
+                    ordering.move(leaf, first)
+                    continue
+                places[at] = leaf.bounds[number] = first
+                if chosen is not None and chosen < first:
+                    break
             entry = first[2]
             if plan.passes(entry) and entry.candidate.slot.node_id != avoid:
                 # No other leaf can hold a better one: they stand in order.
@@ -321,7 +325,7 @@ class FleetIndex:
         self._entry_count += 1
         entry = _Entry(candidate, self._entry_count, place)
         leaf = self._leaf_of(entry)
-        entry.keys = _make_keys(entry, self._orderings_of(entry))
+        entry.keys = _make_keys(entry, self._orderings, leaf.listable)
         entry.leaf = leaf
         leaf.hold(entry)
         self._entries[candidate.slot.node_id, candidate.slot.name] = entry
@@ -331,10 +335,6 @@ class FleetIndex:
             self._offer(entry)
         if len(leaf.entries) > leaf.size_max:
             self._halve(leaf)
-
-    def _orderings_of(self, entry: _Entry) -> list[_Ordering]:
-        """A CPU slot is never asked for by GPU work."""
-        return self._orderings if entry.candidate.slot.kind is SlotKind.GPU else self._cpu_orderings
 
     def _forget(self, key: tuple[NodeId, SlotName]) -> bool:
         entry = self._entries.pop(key, None)
@@ -350,18 +350,17 @@ class FleetIndex:
     def _offer(self, entry: _Entry) -> None:
         """Makes sure that a free slot is found: it stands in every list, and its leaf not behind it in any order."""
         leaf = entry.leaf
-        bounds = leaf.bounds
-        for ordering, known in zip(self._orderings_of(entry), entry.keys, strict=True):
-            number = ordering.number
-            if entry.listed >> number & 1:
-                # Its leaf does not stand behind what is listed, be that free or busy, nor behind a later turn of it.
-                continue
-            key = _renew(known)
-            entry.listed |= 1 << number
+        # Where it is listed, be it free or busy, its leaf does not stand behind it, nor behind a later turn of it.
+        missing = leaf.listable & ~entry.listed
+        entry.listed = leaf.listable
+        while missing:
+            number = missing.bit_length() - 1
+            missing ^= 1 << number
+            key = _renew(entry.keys[number])
             leaf.fresh[number].append(key)
-            bound = bounds[number]
+            bound = leaf.bounds[number]
             if bound is None or key < bound:
-                ordering.move(leaf, key)
+                self._orderings[number].move(leaf, key)
 
     # Leaves
 
@@ -383,6 +382,7 @@ class FleetIndex:
         regions_barred: frozenset[str],
     ) -> _Leaf:
         leaf = _Leaf(len(self._leaves), len(self._orderings), root, highest, regions, regions_barred)
+        leaf.listable = self._listable[root.gpu]
         self._leaves.append(leaf)
         return leaf
 
@@ -517,18 +517,23 @@ class _Entry:
             -candidate.base_price_microcredits_per_hour,
         )
         self.region = slot.region
-        # Its key in each ordering that it takes part in, perhaps of an earlier turn.
+        # Its key in each ordering, by number, perhaps of an earlier turn.
         self.keys: tuple[_Key, ...] = ()
         # One bit per ordering in whose list (or among whose fresh ones) it stands.
         self.listed = 0
 
 
-def _make_keys(entry: _Entry, orderings: list[_Ordering]) -> tuple[_Key, ...]:
+def _make_keys(entry: _Entry, orderings: list[_Ordering], listable: int) -> tuple[_Key, ...]:
+    """One per ordering; where it is never listed, none that is worth making."""
     candidate = entry.candidate
     values = {gpu: list_values(candidate, _MODEST[gpu]) for gpu in (False, True)}
     # The serial number keeps an entry apart from the outdated one of the same slot that may still stand in a list.
     ties = {gpu: (*break_tie(candidate, gpu=gpu, turn=entry.turn), entry.serial) for gpu in (False, True)}
-    return tuple((-add_up(each.factors, values[each.gpu]), ties[each.gpu], entry) for each in orderings)
+    nowhere: _Key = (inf, (), entry)
+    return tuple(
+        (-add_up(each.factors, values[each.gpu]), ties[each.gpu], entry) if listable >> each.number & 1 else nowhere
+        for each in orderings
+    )
 
 
 def _renew(key: _Key) -> _Key:
@@ -586,6 +591,7 @@ class _Leaf:
         "free_count",
         "fresh",
         "highest",
+        "listable",
         "lists",
         "lowest",
         "outdated_count",
@@ -623,6 +629,8 @@ class _Leaf:
         self.outdated_count = 0
         self.refusal_count = 0
         self.size_max = LEAF_SIZE_MAX
+        # One bit per ordering that its slots take part in.
+        self.listable = 0
         self.parent: _Fork | None = None
         self.retired = False
         # Per ordering: slots in order, some of them busy by now; slots not yet sorted in; the leaf's place.
@@ -660,7 +668,7 @@ class _Leaf:
                     insort(keys, key)
             fresh.clear()
         passed = 0
-        late: list[_Key] = []
+        late: tuple[_Key, ...] = ()
         for key in keys:
             entry = key[2]
             if not entry.free:
@@ -668,9 +676,12 @@ class _Leaf:
             elif key[1][_TURN] == entry.turn:
                 break
             else:
-                late.append(_renew(key))
+                late = (*late, _renew(key))
             passed += 1
-        if passed:
+        if passed == 1 and late and (len(keys) == 1 or late[0] < keys[1]):
+            # It has had its turn, and nobody is like it.
+            keys[0] = late[0]
+        elif passed:
             del keys[:passed]
             for key in late:
                 insort(keys, key)
