@@ -89,6 +89,20 @@ async def test_a_quote_says_what_a_submit_then_holds_and_costs_nothing_itself(hu
     assert quoted["cost"]["high_microcredits"] <= quoted["hold_microcredits"]
 
 
+async def test_a_quote_says_why_it_is_dearer_than_yesterday(hub, dsn, submitter, node, capsys):
+    await have_ticked(hub, dsn)
+    async with connected(dsn) as conn:
+        # A day ago twice as many slots were lent, at half the price.
+        await conn.execute(
+            "INSERT INTO spot_history SELECT tier, region, at - interval '25 hours', surge_ppm, "
+            "spot_microcredits_per_hour / 2, reference_microcredits_per_hour, rate_card_version, 2 * slot_count, "
+            "busy_count, waiting_count FROM spot_history"
+        )
+    assert await say("quote", *access(hub, submitter)) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "100 % dearer than yesterday: fewer slots are lent (1, yesterday 2)" in shown
+
+
 async def test_the_rate_card_spot_and_its_history_are_for_everybody(hub, dsn, node):
     await have_ticked(hub, dsn)
     with httpx.Client(base_url=hub.url, timeout=20) as anybody:
@@ -112,6 +126,10 @@ async def test_owners_see_what_their_machine_would_earn(hub, dsn, owner, node, c
     shown = capsys.readouterr().out
     assert "1 slot of yours: cpu in the region default." in shown
     assert "rtx-4090" in shown
+    table = shown.partition("TIMES")[2].partition("\n\n")[0]
+    usual = [float(row.split()[3]) for row in table.splitlines()[1:]]
+    assert len(usual) >= 11
+    assert usual == sorted(usual), "an hour pays more, the higher the tier"
     assert await say("earnings", "--tier", "rtx-4090", "--country", "IN", "--json", *access(hub, owner)) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["buckets"][0]["reference_microcredits_per_hour"] == 12 * 3 * 7 * CREDIT // 10

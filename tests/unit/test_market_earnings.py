@@ -34,6 +34,8 @@ def test_earnings_per_hour_and_per_slice_rise_with_the_tier(region):
     assert rows[0].tier == "cpu"
     for lower, higher in pairwise(rows):
         rises = lower.multiplier_ppm < higher.multiplier_ppm
+        usual = lower.owner_reference_microcredits_per_hour, higher.owner_reference_microcredits_per_hour
+        assert (usual[0] < usual[1]) is rises
         assert (lower.owner_microcredits_per_hour < higher.owner_microcredits_per_hour) is rises
         for kind in CARD.slice_bases_microcredits:
             lesser, greater = lower.owner_microcredits_per_slice[kind], higher.owner_microcredits_per_slice[kind]
@@ -49,6 +51,12 @@ def test_spot_replaces_the_reference_where_it_is_known():
     rows = {row.tier: row for row in list_tier_earnings(CARD, "us", spots={Bucket("rtx-4090", "us"): 50 * CREDIT})}
     assert rows["rtx-4090"].owner_microcredits_per_hour == 40 * CREDIT
     assert rows["rtx-5090"].owner_microcredits_per_hour == 28_800_000
+    # What it usually pays is told beside it, and rises with the tier whatever spot does.
+    assert rows["rtx-4090"].owner_reference_microcredits_per_hour == 28_800_000
+    dear = list_tier_earnings(CARD, "us", spots={Bucket("cpu", "us"): 99 * CREDIT})
+    usual = [row.owner_reference_microcredits_per_hour for row in dear]
+    assert usual == sorted(usual)
+    assert dear[0].owner_microcredits_per_hour > dear[-1].owner_microcredits_per_hour
 
 
 def test_the_table_of_the_page_is_that_of_the_card():

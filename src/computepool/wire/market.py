@@ -196,8 +196,10 @@ class FloorEarnings(msgspec.Struct, frozen=True, kw_only=True):
     price_microcredits_per_hour: int
     # How much of the time the slot would be in use, in parts in a million.
     busy_ppm: int
-    # After the fee: over an hour of being lent, idle minutes included, and for one job of usual length.
+    # After the fee: over an hour of being lent, idle minutes included; over an hour of work; and for one job of usual
+    # length.
     owner_microcredits_per_hour: int
+    owner_microcredits_per_busy_hour: int
     owner_microcredits_per_job: int
 
 
@@ -221,6 +223,10 @@ class TierEarnings(msgspec.Struct, frozen=True, kw_only=True):
 
     tier: str
     multiplier_ppm: int
+    # At the reference price, which rises with the tier.
+    reference_microcredits_per_hour: int
+    owner_reference_microcredits_per_hour: int
+    # At spot, which follows demand.
     price_microcredits_per_hour: int
     owner_microcredits_per_hour: int
     # By kind of job, for those with a fixed price.

@@ -21,6 +21,9 @@ class TierEarnings:
 
     tier: str
     multiplier_ppm: int
+    # At the reference price, which rises with the tier, and at spot, which follows demand.
+    reference_microcredits_per_hour: int
+    owner_reference_microcredits_per_hour: Microcredits
     price_microcredits_per_hour: int
     owner_microcredits_per_hour: Microcredits
     # By kind of job, in the fixed mode.
@@ -44,8 +47,9 @@ class FloorEarnings:
     price_microcredits_per_hour: int
     # How much of the time the machine would be in use.
     busy_ppm: int
-    # After the fee, over an hour of being lent, the idle minutes included.
+    # After the fee, over an hour of being lent, the idle minutes included; and over an hour of work.
     owner_microcredits_per_hour: Microcredits
+    owner_microcredits_per_busy_hour: Microcredits
     # After the fee, for one job of usual length.
     owner_microcredits_per_job: Microcredits
 
@@ -62,10 +66,13 @@ def list_tier_earnings(
 
 
 def _to_row(card: RateCard, bucket: Bucket, spots: Mapping[Bucket, int]) -> TierEarnings:
-    price = spots.get(bucket, card.reference(bucket))
+    reference = card.reference(bucket)
+    price = spots.get(bucket, reference)
     return TierEarnings(
         tier=bucket.tier,
         multiplier_ppm=card.tier_ppm(bucket.tier),
+        reference_microcredits_per_hour=reference,
+        owner_reference_microcredits_per_hour=split_price(reference, fee_ppm=card.fee_ppm)[0],
         price_microcredits_per_hour=price,
         owner_microcredits_per_hour=split_price(price, fee_ppm=card.fee_ppm)[0],
         owner_microcredits_per_slice={
@@ -85,8 +92,9 @@ def forecast_floor(
     price = max(floor, spot)
     busy = busy_ppm if floor <= spot else times_ppm(busy_ppm, _share_that_pays(bids, floor))
     per_hour = split_price(times_ppm(price, busy), fee_ppm=fee_ppm)[0]
+    per_busy_hour = split_price(price, fee_ppm=fee_ppm)[0]
     per_job = split_price(price * seconds_per_job // SECONDS_PER_HOUR, fee_ppm=fee_ppm)[0]
-    return FloorEarnings(floor, price, busy, per_hour, per_job)
+    return FloorEarnings(floor, price, busy, per_hour, per_busy_hour, per_job)
 
 
 def _share_that_pays(bids: Sequence[Bid], price: int) -> int:

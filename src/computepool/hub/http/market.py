@@ -181,6 +181,8 @@ async def forecast_earnings(call: Call) -> wire.Earnings:
             wire.TierEarnings(
                 tier=each.tier,
                 multiplier_ppm=each.multiplier_ppm,
+                reference_microcredits_per_hour=each.reference_microcredits_per_hour,
+                owner_reference_microcredits_per_hour=each.owner_reference_microcredits_per_hour,
                 price_microcredits_per_hour=each.price_microcredits_per_hour,
                 owner_microcredits_per_hour=each.owner_microcredits_per_hour,
                 owner_microcredits_per_slice=dict(each.owner_microcredits_per_slice),
@@ -262,5 +264,6 @@ def _to_floor(row: core.FloorEarnings) -> wire.FloorEarnings:
         price_microcredits_per_hour=row.price_microcredits_per_hour,
         busy_ppm=row.busy_ppm,
         owner_microcredits_per_hour=row.owner_microcredits_per_hour,
+        owner_microcredits_per_busy_hour=row.owner_microcredits_per_busy_hour,
         owner_microcredits_per_job=row.owner_microcredits_per_job,
     )
