@@ -414,6 +414,23 @@ async def test_nor_does_a_new_place_to_be_paid_out_to_undo_a_link(grid):
     assert await read_price(grid) == 8 * PPM
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"pooled": True},
+        {"rate_microcredits_per_hour": None, "slice_price_microcredits": 80 * PPM},
+    ],
+    ids=["in a private pool", "at a fixed price per slice"],
+)
+async def test_nor_do_deals_that_say_nothing_of_what_strangers_pay_for_an_hour(grid, columns):
+    owner, buyer = await grid.sign_up(), await grid.sign_up()
+    [node] = await lend(grid, owner, 1)
+    await pay(grid, buyer, node, 8 * PPM, 600)
+    for _ in range(20):
+        await pay(grid, buyer, node, 80 * PPM, 3_000, **columns)
+    assert await read_price(grid) == 8 * PPM
+
+
 async def test_control_the_same_deals_between_strangers_move_it(grid):
     washing = await Washing.open(grid)
     await link(grid, washing.owner, washing.straw, places=["bank 1", "bank 2"])

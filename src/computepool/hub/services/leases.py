@@ -168,6 +168,7 @@ class Leases:
             min(expected_seconds(account_id), order.wall_seconds),
             rate,
             slice_price,
+            pooled=slot.welcome is not None,
         )
 
     # What nodes are told

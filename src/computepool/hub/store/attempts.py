@@ -40,6 +40,8 @@ class Grant:
     # The price that is agreed with it: by the hour, or for the whole slice.
     rate_microcredits_per_hour: int | None
     slice_price_microcredits: int | None = None
+    # The slot is lent to a private pool, at its owner's price.
+    pooled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,7 @@ async def insert_leases(
         account_ids=to_array([g.account_id for g in grants]),
         rates=to_array([g.rate_microcredits_per_hour for g in grants]),
         slice_prices=to_sparse_array([g.slice_price_microcredits for g in grants]),
+        pooled=to_sparse_array([g.pooled or None for g in grants]),
         lease_seconds=lease_seconds,
         rate_card_version=terms.rate_card_version,
         fee_ppm=terms.fee_ppm,

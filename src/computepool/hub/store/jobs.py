@@ -165,6 +165,7 @@ async def insert_jobs(
             expected_seconds=to_array([g.expected_seconds for g in leases]),
             rates=to_array([g.rate_microcredits_per_hour for g in leases]),
             slice_prices=to_sparse_array([g.slice_price_microcredits for g in leases]),
+            pooled=to_sparse_array([g.pooled or None for g in leases]),
         )
     ]
     return Inserted(

@@ -276,6 +276,7 @@ async def list_deals(
             deal_count=row["deal_count"],
             seconds=row["seconds"],
             is_linked=row["linked"],
+            is_private=row["pooled"],
         )
         async for row in rows
     ]

@@ -272,6 +272,7 @@ CREATE TABLE public.attempts (
     release_at timestamp with time zone,
     checkpoint_seconds integer,
     slice_price_microcredits bigint,
+    pooled boolean DEFAULT false NOT NULL,
     CONSTRAINT attempts_cause_check CHECK (((cause IS NOT NULL) = (state = ANY (ARRAY['failed'::public.attempt_state, 'lost'::public.attempt_state, 'cancelled'::public.attempt_state])))),
     CONSTRAINT attempts_charged_check CHECK ((charged_microcredits >= 0)),
     CONSTRAINT attempts_checkpoint_check CHECK ((checkpoint_seconds >= 0)),

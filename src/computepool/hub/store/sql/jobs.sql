@@ -21,14 +21,15 @@ fresh AS (SELECT * FROM wanted WHERE key IS NULL OR id IN (SELECT job_id FROM ke
 born AS (
     INSERT INTO attempts (id, job_id, slice_index, number, node_id, slot, expected_seconds, expires_at,
                           rate_microcredits_per_hour, slice_price_microcredits, rate_card_version, fee_ppm,
-                          holdback_seconds)
+                          holdback_seconds, pooled)
     SELECT b.id, b.job_id, b.slice_index, 1, b.node_id, b.slot, b.expected_seconds,
            clock_timestamp() + :lease_seconds::double precision * interval '1 second',
-           b.rate, b.slice_price, :rate_card_version::text, :fee_ppm::integer, :holdback_seconds::integer
+           b.rate, b.slice_price, :rate_card_version::text, :fee_ppm::integer, :holdback_seconds::integer,
+           coalesce(b.pooled, false)
       FROM unnest(:attempt_ids::text::uuid[], :attempt_job_ids::text::uuid[], :attempt_slice_indexes::text::integer[],
                   :node_ids::text::uuid[], :slots::text::text[], :expected_seconds::text::double precision[],
-                  :rates::text::bigint[], :slice_prices::text::bigint[])
-           AS b (id, job_id, slice_index, node_id, slot, expected_seconds, rate, slice_price)
+                  :rates::text::bigint[], :slice_prices::text::bigint[], :pooled::text::boolean[])
+           AS b (id, job_id, slice_index, node_id, slot, expected_seconds, rate, slice_price, pooled)
      WHERE b.job_id IN (SELECT id FROM fresh)
      ORDER BY b.node_id, b.slot
     ON CONFLICT DO NOTHING RETURNING id, job_id, slice_index),

@@ -100,7 +100,8 @@ SELECT u.place::integer AS place, grouping(u.busy) = 0 AS by_use, grouping(u.kin
 
 -- name: list_deals
 -- What ended and was paid for in a span of time, by bucket, by steps of half a percent of the price (told by the highest
--- in each), and by whether the two sides are one or linked. Node by node through attempts_node_end_idx, of those that
+-- in each), and by whether the two sides are one or linked, or dealt in a private pool. A fixed price per slice is no
+-- price of an hour, and no deal here: it has no rate. Node by node through attempts_node_end_idx, of those that
 -- were heard of since then: whoever has delivered something was. OFFSET keeps the planner from reading all of the history
 -- instead. What commits while this looks may be left out; nothing counts twice.
 WITH heard AS MATERIALIZED (
@@ -109,14 +110,14 @@ WITH heard AS MATERIALIZED (
      LIMIT :fleet_max::bigint),
 ended AS MATERIALIZED (
     SELECT n.account_id, n.region, a.* FROM heard n CROSS JOIN LATERAL (
-        SELECT node_id, slot, job_id, rate_microcredits_per_hour, charged_microcredits FROM attempts
+        SELECT node_id, slot, job_id, rate_microcredits_per_hour, charged_microcredits, pooled FROM attempts
          WHERE node_id = n.id AND finished_at > :since::timestamptz AND finished_at <= :until::timestamptz
            AND charged_microcredits > 0 AND rate_microcredits_per_hour > 0 AND earning_state <> 'reversed' OFFSET 0) AS a),
 links AS (SELECT * FROM unnest(:linked_ids::uuid[], :group_ids::uuid[]) AS l (account_id, group_id)),
 paid AS (
     SELECT a.rate_microcredits_per_hour AS price,
            (a.charged_microcredits * 3600 + a.rate_microcredits_per_hour - 1) / a.rate_microcredits_per_hour AS seconds,
-           coalesce(own.group_id, a.account_id) = coalesce(its.group_id, j.account_id) AS linked,
+           coalesce(own.group_id, a.account_id) = coalesce(its.group_id, j.account_id) AS linked, a.pooled,
            CASE WHEN s.tier = ANY(:card_tiers::text[]) THEN s.tier
                 ELSE (:step_tiers::text[])[width_bucket(
                          least(coalesce(s.speed_tflops, k.tflops, :unknown_tflops::double precision),
@@ -131,9 +132,9 @@ paid AS (
       LEFT JOIN unnest(:countries::text[], :country_regions::text[]) AS c (country, region) ON c.country = a.region
       LEFT JOIN links own ON own.account_id = a.account_id
       LEFT JOIN links its ON its.account_id = j.account_id)
-SELECT bucket_tier, bucket_region, linked, max(price) AS price_microcredits_per_hour, count(*) AS deal_count,
+SELECT bucket_tier, bucket_region, linked, pooled, max(price) AS price_microcredits_per_hour, count(*) AS deal_count,
        sum(seconds)::bigint AS seconds
-  FROM paid GROUP BY bucket_tier, bucket_region, linked, floor(ln(price::double precision) * 200);
+  FROM paid GROUP BY bucket_tier, bucket_region, linked, pooled, floor(ln(price::double precision) * 200);
 
 -- name: list_fitting_buckets
 -- Slots that pass every gate of a shape, by bucket: how many there are, are free, and ask for no more than the ceiling

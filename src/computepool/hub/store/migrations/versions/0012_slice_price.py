@@ -1,4 +1,4 @@
-"""Fixed prices per slice: what jobs have agreed to, what was frozen with a lease, and what shapes are gated by."""
+"""Fixed prices per slice: what jobs, leases and shapes keep of them. And which leases were given in a private pool."""
 
 from computepool.hub.store.migrations.plain_sql import run_sql_beside
 

@@ -1,4 +1,5 @@
--- Fixed prices per slice: what jobs have agreed to, what was frozen with a lease, and what shapes are gated by.
+-- Fixed prices per slice: what jobs have agreed to, what was frozen with a lease, and what shapes are gated by. And which
+-- leases were given in a private pool.
 
 ALTER TABLE jobs
     -- What a slice costs before tier and region of the slot that takes it, by the rate card of the submit or by the
@@ -10,6 +11,8 @@ ALTER TABLE attempts
     -- Frozen when the lease was given, in place of a rate: what the slice costs when it is delivered. A try that failed by
     -- the submitter's own fault costs the part of it that the run was of the wall limit.
     ADD COLUMN slice_price_microcredits bigint,
+    -- The slot was lent to a private pool: at its owner's price, which says nothing of what strangers pay.
+    ADD COLUMN pooled boolean NOT NULL DEFAULT false,
     ADD CONSTRAINT attempts_slice_price_check CHECK (
         slice_price_microcredits IS NULL OR slice_price_microcredits >= 0 AND rate_microcredits_per_hour IS NULL);
 
