@@ -112,13 +112,15 @@ class Question:
 def make_candidate(
     slot: Any, speed: float, price: int, reliability: float, base_price: int, owner_id: AccountId | None
 ) -> Candidate:
-    # An owner is welcome in every pool of theirs.
+    # An owner is welcome in every pool of theirs. What is lent for little in public is paid at spot.
     is_owner = slot.welcome is None or owner_id in slot.welcome
-    return Candidate(slot, speed, price, reliability, base_price, owner_id if is_owner else None)
+    spot = 2 * CREDIT if slot.welcome is None and slot.region == "IN" else 0
+    return Candidate(slot, speed, price, reliability, base_price, owner_id if is_owner else None, spot)
 
 
 def to_own(candidate: Candidate) -> Candidate:
-    return replace(candidate, price_microcredits_per_hour=0, base_price_microcredits_per_hour=0)
+    free = {"price_microcredits_per_hour": 0, "base_price_microcredits_per_hour": 0, "spot_microcredits_per_hour": 0}
+    return replace(candidate, **free)
 
 
 def key_of(candidate: Candidate) -> Key:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from computepool.core.ids import NodeId, SlotName
 from computepool.core.market.offers import Schedule
+from computepool.core.placement.price import Asked
 from computepool.core.placement.slot import Slot, SlotKind
 from computepool.core.placement.weights import Preference
 from computepool.hub.dispatch import registry as registry_module
@@ -312,9 +313,9 @@ class Market:
         self.spot = 0
         self.on_ask: Callable[[Slot], None] = lambda slot: None
 
-    def ask(self, slot: Slot, speed_tflops: float, floor: int) -> tuple[int, int]:
+    def ask(self, slot: Slot, speed_tflops: float, floor: int) -> Asked:
         self.on_ask(slot)
-        return max(floor, self.spot), 2 * max(floor, self.spot)
+        return Asked(max(floor, self.spot), 2 * max(floor, self.spot), self.spot)
 
 
 def list_prices(registry: Registry) -> dict[NodeId, int]:

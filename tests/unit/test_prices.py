@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from computepool.core.errors import InvalidSpec
 from computepool.core.jobs.spec import JobPrice, Requirements
 from computepool.core.ledger.charging import PriceMode
 from computepool.core.market.rate_card import Bucket
-from computepool.core.placement.price import SlicePrice
+from computepool.core.placement.price import Asked, SlicePrice, round_spot
 from computepool.core.placement.shape import to_shape
 from computepool.hub.services.market import keep_contested
 from computepool.hub.services.prices import PriceBook, load_rate_card, read_rate_card
@@ -31,7 +33,7 @@ def book() -> PriceBook:
 
 
 def ask(book: PriceBook, floor: int) -> int:
-    price, base_price = book.ask(SLOT, 1.0, floor)
+    price, base_price, _ = book.ask(SLOT, 1.0, floor)
     # 0.8 x 0.7 of it is the price.
     assert base_price == -(-price * 100 // 56)
     return price
@@ -66,9 +68,36 @@ def test_a_private_pool_is_lent_at_its_owners_price_whatever_spot_is_and_ones_ow
     for welcome, price in ((frozenset({owner, friend}), 7), (frozenset({owner}), 0)):
         slot = make_slot(tier="cpu", region="IN", welcome=welcome)
         # Before tier and region, of which a slot of this bucket has 0.56.
-        assert book.ask(slot, 1.0, 7) == (price, {7: 13, 0: 0}[price])
+        assert book.ask(slot, 1.0, 7) == Asked(price, {7: 13, 0: 0}[price], 0)
         candidate = make_candidate(slot=slot, price_microcredits_per_hour=price, owner_id=owner)
         assert (book.rate(candidate, 10**9, friend), book.rate(candidate, 10**9, owner)) == (price, 0)
+
+
+def test_slots_are_scored_by_spot_whether_it_has_force_or_not_but_asked_for_it_only_where_it_has(book):
+    book.spots = {CPU: 5_000_000}
+    assert book.ask(SLOT, 1.0, 7)[::2] == (7, round_spot(5_000_000))
+    book.contested = frozenset({CPU})
+    assert book.ask(SLOT, 1.0, 7)[::2] == (5_000_000, round_spot(5_000_000))
+
+
+def test_the_market_has_changed_when_spot_has_moved_by_a_step_or_has_force(book):
+    reference = CARD.reference(CPU)
+    assert not book.follow({CPU: reference}, frozenset()), "where it stood without a row"
+    assert book.follow({CPU: reference * 2}, frozenset())
+    lower = round_spot(reference * 2)
+    assert not book.follow({CPU: lower + 1}, frozenset()), "within one step"
+    assert book.spots == {CPU: lower + 1}
+    assert book.follow({CPU: lower + 1}, frozenset({CPU}))
+    assert book.follow({CPU: lower + 2}, frozenset({CPU})), "with force, to the microcredit"
+    assert not book.follow({CPU: lower + 2}, frozenset({CPU}))
+    assert book.follow({}, frozenset()), "back to the reference"
+
+
+@given(st.integers(0, 10**15), st.integers(0, 10**15))
+def test_a_step_of_spot_is_two_percent_and_keeps_the_order(one, other):
+    assert one * 0.98 - 2 <= round_spot(one) <= one
+    if one <= other:
+        assert round_spot(one) <= round_spot(other)
 
 
 def test_a_bucket_without_a_spot_stands_at_its_reference(book):

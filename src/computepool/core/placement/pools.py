@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
-from itertools import chain, count
+from itertools import chain, count, islice
 
 from computepool.core.ids import AccountId, NodeId, SlotName
 from computepool.core.placement.fleet import FRESH, FleetIndex, Place, Root
@@ -83,7 +83,7 @@ class Fleet:
         if self._welcome_of.get(key) == slot.welcome and index.get(*key).owner_id == candidate.owner_id:
             index.update(candidate)
             if (own := self._own.get(candidate.owner_id)) is not None:
-                own.update(_to_own(candidate))
+                own.update(to_own(candidate))
             return
         # Into a pool, out of it or to another one: what was busy stays busy.
         place = index.get_place(*key)
@@ -123,7 +123,7 @@ class Fleet:
         if candidate.owner_id is not None:
             self._owned[candidate.owner_id].add((slot.node_id, slot.name))
             if (own := self._own.get(candidate.owner_id)) is not None:
-                own.add(_to_own(candidate), place)
+                own.add(to_own(candidate), place)
         if slot.welcome is None:
             self._public.add(candidate, place)
             return
@@ -182,7 +182,7 @@ class Fleet:
             own = FleetIndex(self._sets, self._turns)
             for key in keys:
                 index = self._find_index(*key)
-                own.add(_to_own(index.get(*key)), index.get_place(*key))
+                own.add(to_own(index.get(*key)), index.get_place(*key))
         # Those that ask stay longest.
         self._own[account_id] = own
         return own
@@ -193,6 +193,11 @@ class Fleet:
         return self._public if welcome is None else self._pools[welcome]
 
     # Questions
+
+    def list_pools(self, pools_max: int, slots_max: int) -> list[tuple[Welcome, list[Candidate]]]:
+        """Some free slots of some pools, in no order that means anything."""
+        free = ((welcome, list(islice(pool, slots_max))) for welcome, pool in self._pools.items() if len(pool))
+        return list(islice(free, pools_max))
 
     def best(
         self,
@@ -245,5 +250,11 @@ class Fleet:
         return total
 
 
-def _to_own(candidate: Candidate) -> Candidate:
-    return replace(candidate, price_microcredits_per_hour=0, base_price_microcredits_per_hour=0)
+def to_own(candidate: Candidate) -> Candidate:
+    """As its owner sees it: for nothing."""
+    return replace(
+        candidate,
+        price_microcredits_per_hour=0,
+        base_price_microcredits_per_hour=0,
+        spot_microcredits_per_hour=0,
+    )

@@ -6,11 +6,27 @@ Whole microcredits, never fractions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from math import exp, log
+from typing import NamedTuple
 
 SECONDS_PER_HOUR = 3_600
 MICROCREDITS_PER_CREDIT = 1_000_000
 # A thousand million credits an hour: beyond it somebody has slipped, and sums would leave 64 bits.
 PRICE_MICROCREDITS_MAX = 10**15
+# Spot as slots are scored by it: in steps of two percent.
+SPOT_STEP = 0.02
+
+
+class Asked(NamedTuple):
+    """What a slot is offered to placement for, in microcredits per hour."""
+
+    # No less than this opens it.
+    price: int
+    # The same before tier and region, which is what fixed prices per slice are compared with.
+    base_price: int
+    # What it costs whoever pays spot, if that is more: scores go by it. 0: spot is no matter there.
+    spot: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +60,14 @@ def to_rate(microcredits: int, seconds: int) -> int:
 def to_whole(microcredits_per_hour: int, seconds: int) -> int:
     """The least whole price that comes to so much an hour."""
     return -(-microcredits_per_hour * seconds // SECONDS_PER_HOUR)
+
+
+@lru_cache(maxsize=4_096)
+def round_spot(microcredits_per_hour: int) -> int:
+    """Downward, in small steps: a price that trembles changes no order, and no slot has to be put in order anew."""
+    if microcredits_per_hour < 1:
+        return 0
+    return int(exp(int(log(microcredits_per_hour) / SPOT_STEP) * SPOT_STEP))
 
 
 def say_price(microcredits_per_hour: int) -> str:

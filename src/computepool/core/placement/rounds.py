@@ -74,8 +74,9 @@ class Share(Protocol):
         """How many of the next `count` grants each of these accounts should get."""
 
 
-# How much better a free slot of another hub is for this shape and wish than this candidate, for which slice; 0: none.
-GapElsewhere = Callable[[Shape, Preference, Candidate, tuple[JobId, int]], float]
+# How much better a free slot of another hub is for this shape and wish than this candidate, for which slice of which
+# account; 0: none.
+GapElsewhere = Callable[[Shape, Preference, Candidate, tuple[JobId, int], AccountId], float]
 Runs = Mapping[ShapeId, Mapping[PriorityClass, Set[AccountId]]]
 
 
@@ -244,9 +245,10 @@ class Round:
         if candidate is None or self._gap_elsewhere is None or waited.total_seconds() >= ELSEWHERE_SECONDS_MAX:
             return candidate
         if candidate.slot.welcome is not None:
-            # Other hubs tell of public slots only: one's own pool is not left for them.
+            # Other hubs tell of few slots of pools: one's own is not left for them.
             return candidate
-        gap = self._gap_elsewhere(shape, wish.prefer, candidate, (head.job_id, head.slice_index))
+        slice_ = (head.job_id, head.slice_index)
+        gap = self._gap_elsewhere(shape, wish.prefer, candidate, slice_, head.run.account_id)
         left = patience_seconds(gap) - waited.total_seconds()
         if left <= 0:
             return candidate

@@ -59,6 +59,8 @@ class Candidate:
     base_price_microcredits_per_hour: int = 0
     # Whose it is: nobody pays for what is their own.
     owner_id: AccountId | None = None
+    # What it costs whoever pays spot, if that is more than it asks: see `round_spot`. 0: spot is no matter there.
+    spot_microcredits_per_hour: int = 0
 
 
 def make_candidate(
@@ -69,6 +71,7 @@ def make_candidate(
     declared_tflops: float | None = None,
     base_price_microcredits_per_hour: int = 0,
     owner_id: AccountId | None = None,
+    spot_microcredits_per_hour: int = 0,
 ) -> Candidate:
     return Candidate(
         slot,
@@ -77,6 +80,7 @@ def make_candidate(
         round_reliability(reliability),
         base_price_microcredits_per_hour,
         owner_id,
+        spot_microcredits_per_hour,
     )
 
 
@@ -98,7 +102,9 @@ def default_tflops(slot: Slot) -> float:
 
 
 def score_price(candidate: Candidate, shape: Shape) -> float:
-    return -log(max(candidate.price_microcredits_per_hour, PRICE_MICROCREDITS_MIN))
+    """By what would be paid: floors below spot are all the same. A ceiling below spot changes nothing of the order."""
+    paid = max(candidate.price_microcredits_per_hour, candidate.spot_microcredits_per_hour)
+    return -log(max(paid, PRICE_MICROCREDITS_MIN))
 
 
 def score_speed(candidate: Candidate, shape: Shape) -> float:

@@ -18,6 +18,7 @@ from computepool import clock
 from computepool.core.ids import NodeId, SlotName
 from computepool.core.market.offers import Schedule
 from computepool.core.placement.pools import Fleet
+from computepool.core.placement.price import Asked
 from computepool.core.placement.scorers import Candidate, make_candidate, round_reliability
 from computepool.core.placement.slot import Slot
 from computepool.core.placement.weights import Weights
@@ -31,13 +32,12 @@ REMEMBERED_MAX = 200_000
 # Slots that get another price before calls are served again: some milliseconds.
 REPRICED_AT_ONCE = 100
 
-# Slot, its speed and its owner's floor -> what it is offered for an hour, in microcredits; the same before tier and
-# region.
-Ask: TypeAlias = Callable[[Slot, float, int], tuple[int, int]]
+# Slot, its speed and its owner's floor -> what it is offered for.
+Ask: TypeAlias = Callable[[Slot, float, int], Asked]
 
 
-def ask_floor(slot: Slot, speed_tflops: float, floor: int) -> tuple[int, int]:
-    return floor, floor
+def ask_floor(slot: Slot, speed_tflops: float, floor: int) -> Asked:
+    return Asked(floor, floor)
 
 
 @dataclass(slots=True)
@@ -101,11 +101,20 @@ class Registry:
             self._set_schedule(node_id, schedules.get(node_id))
 
     def _price(self, candidate: Candidate, floor: int) -> Candidate:
-        price, base_price = self._ask(candidate.slot, candidate.speed_tflops, floor)
-        asked = (candidate.price_microcredits_per_hour, candidate.base_price_microcredits_per_hour)
-        if (price, base_price) == asked:
+        asked = self._ask(candidate.slot, candidate.speed_tflops, floor)
+        before = (
+            candidate.price_microcredits_per_hour,
+            candidate.base_price_microcredits_per_hour,
+            candidate.spot_microcredits_per_hour,
+        )
+        if asked == before:
             return candidate
-        return replace(candidate, price_microcredits_per_hour=price, base_price_microcredits_per_hour=base_price)
+        return replace(
+            candidate,
+            price_microcredits_per_hour=asked.price,
+            base_price_microcredits_per_hour=asked.base_price,
+            spot_microcredits_per_hour=asked.spot,
+        )
 
     def _set(self, node_id: NodeId, floor: int, candidates: dict[SlotName, Candidate]) -> None:
         known = self._nodes.get(node_id)
@@ -175,9 +184,7 @@ class Registry:
                 bound = round_reliability(self._evidence.bound(node_id, old.slot.kind))
                 if bound == old.reliability:
                     continue
-                price, base_price = old.price_microcredits_per_hour, old.base_price_microcredits_per_hour
-                candidate = Candidate(old.slot, old.speed_tflops, price, bound, base_price, old.owner_id)
-                self._replace(known, candidate)
+                self._replace(known, replace(old, reliability=bound))
 
     async def reprice(self) -> None:
         """What slots ask may have changed: those that are free move in the order of scores, some at a time so that

@@ -416,7 +416,7 @@ class Rounds:
         if candidate is None or self._backlog.could_use(candidate.slot):
             return None
         may_wait = not self._elsewhere.alone and candidate.slot.welcome is None
-        if may_wait and self._elsewhere.find_gap(shape, wish.prefer, candidate):
+        if may_wait and self._elsewhere.find_gap(shape, wish.prefer, candidate, account_id=account_id):
             return None
         fleet.take(candidate.slot.node_id, candidate.slot.name)
         self._hold(candidate)

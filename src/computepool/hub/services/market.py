@@ -109,15 +109,14 @@ async def tick(
 
 async def follow(pool: Pool, prices: PriceBook, waiting_shapes: Iterable[Shape]) -> bool:
     """Takes over what the last tick said. `waiting_shapes` is what this hub knows of the queue: where nobody is left
-    who pays spot, it has no force, and nobody waits for the next tick. True: what slots ask may have changed."""
+    who pays spot, it has no force, and nobody waits for the next tick. True: what slots ask, or are scored by, has
+    changed."""
     async with pool.acquire() as conn:
         states = await store.list_states(conn)
     spots = list_spots(prices.card, states)
     told = {bucket for bucket, each in states.items() if each.contested and bucket in spots}
     contested = keep_contested(prices.card, spots, told, waiting_shapes)
-    changed = bool(contested or prices.contested) and (contested != prices.contested or spots != prices.spots)
-    prices.spots, prices.contested = spots, contested
-    return changed
+    return prices.follow(spots, contested)
 
 
 async def list_states(pool: Pool) -> dict[Bucket, StoredSpot]:

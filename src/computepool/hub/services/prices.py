@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -13,7 +13,7 @@ from computepool.core.jobs.spec import JobSpec, Requirements
 from computepool.core.ledger.charging import FrozenPrice, LeaseTerms, PriceMode, price_reserve
 from computepool.core.market.price import ceiling_in, price_match, price_slice, to_base_price
 from computepool.core.market.rate_card import Bucket, RateCard, parse_rate_card
-from computepool.core.placement.price import PRICE_MICROCREDITS_MAX, SlicePrice
+from computepool.core.placement.price import PRICE_MICROCREDITS_MAX, Asked, SlicePrice, round_spot
 from computepool.core.placement.scorers import Candidate
 from computepool.core.placement.shape import Shape, to_shape
 from computepool.core.placement.slot import Slot
@@ -97,18 +97,31 @@ class PriceBook:
     def find_spot(self, candidate: Candidate) -> int:
         return self._spot_of(self.find_bucket(candidate.slot, candidate.speed_tflops))
 
-    def ask(self, slot: Slot, speed_tflops: float, floor: int) -> tuple[int, int]:
+    def ask(self, slot: Slot, speed_tflops: float, floor: int) -> Asked:
         """What a slot with this floor is offered to placement for: where spot has force, for no less than spot.
 
-        By the hour, and the same before tier and region, which is what fixed prices are compared with. A private pool
-        is lent at its owner's price; one that is the owner's alone, for nothing.
+        A private pool is lent at its owner's price; one that is the owner's alone, for nothing.
         """
         bucket = self.find_bucket(slot, speed_tflops)
         if slot.welcome is not None:
             price = floor if len(slot.welcome) > 1 else 0
-        else:
-            price = max(floor, self.find_force(bucket))
-        return price, self.to_base_price(bucket, price)
+            return Asked(price, self.to_base_price(bucket, price))
+        price = max(floor, self.find_force(bucket))
+        return Asked(price, self.to_base_price(bucket, price), self.score_spot(bucket))
+
+    def score_spot(self, bucket: Bucket) -> int:
+        return round_spot(self._spot_of(bucket))
+
+    def follow(self, spots: Mapping[Bucket, int], contested: Collection[Bucket]) -> bool:
+        """Takes over another market. True: what slots ask, or what scores go by, has changed."""
+        before = self._list_steps(spots)
+        has_force = bool(contested or self.contested)
+        changed = has_force and (contested != self.contested or spots != self.spots)
+        self.spots, self.contested = spots, contested
+        return changed or before != self._list_steps(before)
+
+    def _list_steps(self, buckets: Iterable[Bucket]) -> dict[Bucket, int]:
+        return {bucket: self.score_spot(bucket) for bucket in {*buckets, *self.spots}}
 
     def find_force(self, bucket: Bucket) -> int:
         """What is paid in a bucket at least, because others wait there who pay spot; 0 where nobody does."""

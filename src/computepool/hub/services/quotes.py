@@ -24,7 +24,7 @@ from computepool.core.market.price import price_slice
 from computepool.core.market.quote import BucketDay, BucketView, Quote, QuoteAsk, Range, make_quote
 from computepool.core.market.rate_card import Bucket, RateCard
 from computepool.core.market.regions import DEFAULT_REGION
-from computepool.core.placement.scorers import make_candidate
+from computepool.core.placement.scorers import to_speed
 from computepool.hub.config import HubSettings
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.market import check_bucket, list_buckets, list_spots
@@ -247,16 +247,8 @@ async def forecast_earnings(
 async def _count_own(conn: Connection, prices: PriceBook, account_id: AccountId) -> Counter[Bucket]:
     nodes = await node_store.list_nodes(conn, account_id=account_id, after=UUID(int=0), limit=OWN_NODES_MAX)
     found = Counter(
-        prices.find_bucket(candidate.slot, candidate.speed_tflops)
+        prices.find_bucket(each.slot, to_speed(each.slot, each.declared_tflops))
         for each in await node_store.list_candidates(conn, [node.id for node in nodes])
-        for candidate in (
-            make_candidate(
-                each.slot,
-                price_microcredits_per_hour=each.floor_microcredits_per_hour,
-                reliability=1.0,
-                declared_tflops=each.declared_tflops,
-            ),
-        )
     )
     if not found:
         raise NotFound("You lend no machine yet. Name a tier (--tier, ?tier=) to see what one would earn.")

@@ -342,6 +342,8 @@ async def _explain_choice(
         conn,
         shape,
         weights.under(job.prefer),
+        prices.card,
+        {bucket: prices.score_spot(bucket) for bucket in list_buckets(prices.card)},
         job_class=to_job_class(gpu=shape.gpu),
         chosen=(attempt.node_id, attempt.slot_name),
         account_id=job.account_id,
@@ -357,6 +359,7 @@ async def _explain_choice(
             make_candidate(
                 each.slot,
                 price_microcredits_per_hour=each.floor_microcredits_per_hour,
+                spot_microcredits_per_hour=each.spot_microcredits_per_hour,
                 reliability=reliability_bound(each.reliability, now=now),
                 declared_tflops=each.declared_tflops,
             )

@@ -16,10 +16,9 @@ from computepool.core.market.rate_card import UNIT, Bucket, RateCard
 from computepool.core.placement.explain import SlotClass, SpotForce, Standing, Steps
 from computepool.core.placement.idleness import Backlog
 from computepool.core.placement.price import PRICE_MICROCREDITS_MAX
-from computepool.core.placement.scorers import CORE_TFLOPS, DECLARED_SPEED_RATIO_MAX, TIER_TFLOPS
+from computepool.core.placement.scorers import CORE_TFLOPS
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot
-from computepool.core.placement.tier import UNKNOWN_TIER
 from computepool.core.placement.weights import Weights
 from computepool.core.trust.reputation import Reliability
 from computepool.hub.store.connect import Connection
@@ -90,6 +89,8 @@ class WaitingAccount:
 class FittingSlot:
     slot: Slot
     floor_microcredits_per_hour: int
+    # What whoever pays spot pays there, as scores take it; 0: spot is no matter there.
+    spot_microcredits_per_hour: int
     declared_tflops: float | None
     reliability: Reliability
     busy: bool
@@ -234,6 +235,8 @@ async def list_fitting(
     conn: Connection,
     shape: Shape,
     weights: Weights,
+    card: RateCard,
+    spots: Mapping[Bucket, int],
     *,
     job_class: str,
     chosen: tuple[NodeId, str],
@@ -244,8 +247,8 @@ async def list_fitting(
     fleet_max: int,
     limit: int,
 ) -> Fitting:
-    """The chosen slot first, then roughly by score. Only names of the viewer's own nodes; None names all."""
-    known = {tier: tflops for tier, tflops in TIER_TFLOPS.items() if tier != UNKNOWN_TIER}
+    """The chosen slot first, then roughly by score. `spots` has what slots of every bucket of the card are scored by.
+    Only names of the viewer's own nodes; None names all."""
     rows = [
         row
         async for row in _q.list_fitting(
@@ -266,11 +269,11 @@ async def list_fitting(
             tiers=list(shape.tiers),
             regions=list(shape.regions),
             ceiling=shape.ceiling_microcredits_per_hour,
-            tiers_known=list(known),
-            tiers_tflops=list(known.values()),
-            unknown_tflops=TIER_TFLOPS[UNKNOWN_TIER],
+            **to_card_arrays(card),
+            bucket_tiers=[bucket.tier for bucket in spots],
+            bucket_regions=[bucket.region for bucket in spots],
+            spots=list(spots.values()),
             core_tflops=CORE_TFLOPS,
-            declared_ratio_max=DECLARED_SPEED_RATIO_MAX,
             price_weight=weights.price,
             speed_weight=weights.speed,
             reliability_weight=weights.reliability,
@@ -328,6 +331,7 @@ def _to_fitting(row: Any) -> FittingSlot:
     return FittingSlot(
         slot=to_slot(row, node_id=row["node_id"], name=row["name"]),
         floor_microcredits_per_hour=row["floor_microcredits_per_hour"],
+        spot_microcredits_per_hour=row["spot_microcredits_per_hour"],
         declared_tflops=row["speed_tflops"],
         reliability=(
             Reliability()

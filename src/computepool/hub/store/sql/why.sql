@@ -125,7 +125,7 @@ SELECT a.id AS account_id, a.fair_weight, coalesce(u.slot_seconds, 0) AS slot_se
 -- Slots that pass every gate of a shape, with what they are scored by: the chosen one, and those that may score best.
 -- The order is rough (Wilson's lower limit in place of the Beta's quantile): enough that the best few are among the
 -- first hundreds, which the rules of core then score exactly. A fleet of more nodes than fleet_max is looked at in part.
--- The account's own slots cost it nothing.
+-- The account's own slots cost it nothing, those of pools what their owners ask, all others spot if that is more.
 WITH looked_at AS (
     SELECT id FROM nodes WHERE id = :node_id::uuid
     UNION
@@ -135,6 +135,7 @@ fleet AS (
            CASE WHEN n.account_id = :account_id::uuid THEN 0 ELSE n.floor_microcredits_per_hour END
                AS floor_microcredits_per_hour,
            coalesce(o.seconds_min, 0) AS slice_seconds_min, coalesce(o.kinds, '{}') AS job_kinds,
+           n.account_id <> :account_id::uuid AND (o.audience <> 'anyone') IS NOT TRUE AS at_spot,
            n.state = 'active' AND c.zone IS NULL AND n.last_seen_at >= clock_timestamp()
                - :silence_seconds::double precision * interval '1 second' AS ready
       FROM slots t JOIN nodes n ON n.id = t.node_id LEFT JOIN offers o ON o.node_id = n.id
@@ -142,6 +143,19 @@ fleet AS (
         ON c.hours = o.hours AND c.zone = o.zone
      WHERE n.id IN (SELECT id FROM looked_at) AND n.state <> 'removed'
        AND (o.audience = 'anyone' OR n.account_id = :account_id::uuid OR :account_id::uuid = ANY(o.named)) IS NOT FALSE),
+in_buckets AS (
+    SELECT f.*, CASE WHEN f.at_spot THEN p.spot ELSE 0 END AS spot
+      FROM fleet f
+      LEFT JOIN unnest(:tiers_known::text[], :tiers_tflops::double precision[]) AS k (tier, tflops) ON k.tier = f.tier
+      LEFT JOIN unnest(:countries::text[], :country_regions::text[]) AS c (country, region) ON c.country = f.region
+      JOIN unnest(:bucket_tiers::text[], :bucket_regions::text[], :spots::bigint[]) AS p (tier, region, spot)
+        ON p.region = coalesce(c.region, :default_region::text)
+           AND p.tier = CASE WHEN f.tier = ANY(:card_tiers::text[]) THEN f.tier
+                ELSE (:step_tiers::text[])[width_bucket(
+                         least(coalesce(f.speed_tflops, k.tflops, :unknown_tflops::double precision),
+                               coalesce(k.tflops, :unknown_tflops::double precision)
+                                   * :declared_ratio_max::double precision),
+                         :step_tflops::double precision[])] END),
 fitting AS (
     SELECT f.*, r.finished, r.failed, r.faults_running, r.counted_at,
            f.node_id = :node_id::uuid AND f.name = :slot::text AS chosen,
@@ -149,7 +163,7 @@ fitting AS (
                     0.001) AS rough_tflops,
            (e.good + 1.35 - 1.645 * sqrt(e.good * e.bad / (e.good + e.bad) + 0.68)) / (e.good + e.bad + 2.71)
                AS rough_reliability
-      FROM fleet f
+      FROM in_buckets f
       JOIN LATERAL (SELECT CASE WHEN f.kind = 'cpu' THEN f.cores * :core_tflops::double precision
                                 ELSE coalesce((SELECT k.tflops FROM unnest(:tiers_known::text[],
                                                                            :tiers_tflops::double precision[])
@@ -168,7 +182,7 @@ fitting AS (
        AND (f.job_kinds = '{}' OR :job_kind::text = ANY(f.job_kinds)))
 SELECT f.node_id, f.name, f.kind, f.tier, f.vram_bytes, f.cores, f.ram_bytes, f.disk_bytes, f.region, f.isolation,
        f.slice_seconds_min, f.job_kinds, NULL::uuid[] AS welcome,
-       f.speed_tflops, f.floor_microcredits_per_hour, f.finished, f.failed, f.faults_running, f.counted_at,
+       f.speed_tflops, f.floor_microcredits_per_hour, f.spot AS spot_microcredits_per_hour, f.finished, f.failed, f.faults_running, f.counted_at,
        CASE WHEN :viewer_id::uuid IS NULL OR f.account_id = :viewer_id::uuid THEN f.node_name END AS node_name,
        EXISTS (SELECT 1 FROM attempts a WHERE a.node_id = f.node_id AND a.slot = f.name
                   AND a.state IN ('leased', 'running')) AS busy,
@@ -176,7 +190,7 @@ SELECT f.node_id, f.name, f.kind, f.tier, f.vram_bytes, f.cores, f.ram_bytes, f.
   FROM fitting f
  ORDER BY NOT f.chosen, f.kind = 'gpu' AND NOT :gpu::boolean,
           :speed_weight::double precision * ln(f.rough_tflops)
-          - :price_weight::double precision * ln(greatest(f.floor_microcredits_per_hour, 1)::double precision)
+          - :price_weight::double precision * ln(greatest(f.floor_microcredits_per_hour, f.spot, 1)::double precision)
           + :reliability_weight::double precision * ln(greatest(f.rough_reliability, 0.0001)) DESC,
           f.node_id, f.name
  LIMIT :limit_count::bigint;

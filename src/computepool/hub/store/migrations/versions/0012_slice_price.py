@@ -1,4 +1,4 @@
-"""Fixed prices per slice: what jobs, leases and shapes keep of them. And which leases were given in a private pool."""
+"""Fixed prices per slice: what jobs, leases and shapes keep of them. And which leases were given in a pool."""
 
 from computepool.hub.store.migrations.plain_sql import run_sql_beside
 
