@@ -71,8 +71,8 @@ class Story:
     buckets: tuple[Bucket, ...]
 
 
-# The first history of each, for the plots.
-STORIES: dict[str, Story] = {}
+# All histories of each, for the plots.
+STORIES: dict[str, list[Story]] = {}
 # Over all histories.
 BREACHES: Counter[str] = Counter(paid_above_ceiling=0, paid_below_floor=0)
 
@@ -305,7 +305,7 @@ UNDAMPED = SpotRule(smoothing_ppm=1_000_000, reach_ppm=5_000_000, step_ppm_min=5
 def measure_controls(seed: str) -> dict[str, float]:
     most, middle = find_share(tell_thunderstorm(seed, kind=LowestFloorFirst).economy.nodes)
     truth = run_shading(seed, CONTENDED[1], None, WithoutForce)
-    undamped = [tell_spike(seed, UNDAMPED)]
+    undamped = STORIES["undamped"] = [tell_spike(seed, UNDAMPED)]
     return {
         "control_share_lowest_floor_first": most / max(middle, 1),
         "control_settle_undamped": find_settle_ticks(undamped),
@@ -326,7 +326,7 @@ def tell_all(report: Report, seeds: Sequence[str]) -> dict[str, float]:
             if tell is tell_thunderstorm:
                 most, middle = find_share(story.economy.nodes)
                 shares.append(most / middle)
-        STORIES[histories[0].name] = histories[0]
+        STORIES[histories[0].name] = histories
         settle.append(find_settle_ticks(histories))
         swings.append(find_swing(histories))
         rows.append(_summarise(histories, settle[-1]))
@@ -366,14 +366,13 @@ def measure_cartel(report: Report, seeds: Sequence[str]) -> float:
         without = tell_cartel(seed, withdraw=False)[1]
         close_books(story.economy)
         gains.append(with_cartel / without - 1)
-        if seed == seeds[0]:
-            STORIES[story.name] = story
+        STORIES.setdefault(story.name, []).append(story)
     report.line(f"cartel: withdrawing half of its slots changed what it earned by {_say(gains)}")
     return max(gains)
 
 
 def measure_whale(report: Report) -> None:
-    economy = STORIES["whale"].economy
+    economy = STORIES["whale"][0].economy
     shock_at = BEFORE * TICK_SECONDS
     others = [s for s in economy.settled if s.group != "whale" and s.bucket in MID]
     before = [s.waited_seconds for s in others if s.at < shock_at]
@@ -429,7 +428,7 @@ def draw(folder: Path) -> None:
     environment.ensure_venv()
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "market.json"
-        path.write_text(json.dumps([_to_plot(story) for story in STORIES.values()]))
+        path.write_text(json.dumps([_to_plot(name, histories) for name, histories in STORIES.items()]))
         subprocess.run(
             [str(environment.PYTHON), str(Path(__file__).with_name("market_plot.py")), str(path), str(folder)],
             check=True,
@@ -437,14 +436,18 @@ def draw(folder: Path) -> None:
         )
 
 
-def _to_plot(story: Story) -> dict[str, Any]:
-    trace = story.economy.trace
+def _to_plot(name: str, histories: Sequence[Story]) -> dict[str, Any]:
+    """Each line as one path per history."""
+    traces = [story.economy.trace for story in histories]
+    shock = histories[0].shock
     return {
-        "name": story.name,
-        "minutes": [(tick - story.shock) * TICK_SECONDS / 60 for tick in range(len(trace.waiting))],
-        "surge": {f"{bucket.tier} {bucket.region}": series for bucket, series in trace.surge.items()},
-        "wait_minutes": [seconds / 60 for seconds in trace.wait_seconds],
-        "use": trace.utilisation,
+        "name": name,
+        "minutes": [(tick - shock) * TICK_SECONDS / 60 for tick in range(len(traces[0].waiting))],
+        "surge": {
+            f"{bucket.tier} {bucket.region}": [trace.surge[bucket] for trace in traces] for bucket in traces[0].surge
+        },
+        "wait_minutes": [[seconds / 60 for seconds in trace.wait_seconds] for trace in traces],
+        "use": [trace.utilisation for trace in traces],
     }
 
 

@@ -61,6 +61,17 @@ def jobs(hub, submitter):
         ({"files": [{"path": "/etc/x", "sha256": "0" * 64, "size_bytes": 1}]}, "invalid_spec", "relative"),
         ({"files": [{"path": "x", "sha256": "zz", "size_bytes": 1}]}, "invalid_spec", "hex"),
         ({"files": [{"path": "x", "sha256": "0" * 64, "size_bytes": 1}]}, "invalid_spec", "PUT /v1/artifacts"),
+        ({"kind": "a\0b"}, "invalid_spec", "is unknown; there are"),
+        (
+            {"price": {"mode": "per_slice", "microcredits_per_slice": 2.5}},
+            "invalid_request",
+            "microcredits_per_slice",
+        ),
+        ({"price": {"mode": "per_slice", "microcredits_per_slice": 10**30}}, "invalid_spec", "between 1 and"),
+        ({"price": {"mode": "per_slice", "microcredits_per_slice": -1}}, "invalid_spec", "between 1 and"),
+        ({"price": {"mode": "per_slice"}, "kind": "poetry"}, "invalid_spec", "there are compute, gaming, ml"),
+        ({"price": {"mode": "per_week"}}, "invalid_request", "per_week"),
+        ({"price": {"microcredits_per_slice": 1}}, "invalid_spec", "goes with price.mode per_slice"),
         ({"unheard_of": 1}, "invalid_request", "unheard_of"),
     ],
 )

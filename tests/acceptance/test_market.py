@@ -15,7 +15,9 @@ import httpx
 import pytest
 
 from computepool.cli.main import run
+from computepool.core.placement.price import say_price
 from computepool.sdk import Client
+from computepool.wire.statements import JobLines
 from tests.support.people import Person, sign_up
 from tests.support.postgres import connected, wait_for
 from tests.support.protocol_node import Held, ProtocolNode
@@ -87,6 +89,20 @@ async def test_a_quote_says_what_a_submit_then_holds_and_costs_nothing_itself(hu
     assert quoted["cost"]["high_microcredits"] <= quoted["hold_microcredits"]
 
 
+async def test_a_quote_says_why_it_is_dearer_than_yesterday(hub, dsn, submitter, node, capsys):
+    await have_ticked(hub, dsn)
+    async with connected(dsn) as conn:
+        # A day ago twice as many slots were lent, at half the price.
+        await conn.execute(
+            "INSERT INTO spot_history SELECT tier, region, at - interval '25 hours', surge_ppm, "
+            "spot_microcredits_per_hour / 2, reference_microcredits_per_hour, rate_card_version, 2 * slot_count, "
+            "busy_count, waiting_count FROM spot_history"
+        )
+    assert await say("quote", *access(hub, submitter)) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "100 % dearer than yesterday: fewer slots are lent (1, yesterday 2)" in shown
+
+
 async def test_the_rate_card_spot_and_its_history_are_for_everybody(hub, dsn, node):
     await have_ticked(hub, dsn)
     with httpx.Client(base_url=hub.url, timeout=20) as anybody:
@@ -110,6 +126,10 @@ async def test_owners_see_what_their_machine_would_earn(hub, dsn, owner, node, c
     shown = capsys.readouterr().out
     assert "1 slot of yours: cpu in the region default." in shown
     assert "rtx-4090" in shown
+    table = shown.partition("TIMES")[2].partition("\n\n")[0]
+    usual = [float(row.split()[3]) for row in table.splitlines()[1:]]
+    assert len(usual) >= 11
+    assert usual == sorted(usual), "an hour pays more, the higher the tier"
     assert await say("earnings", "--tier", "rtx-4090", "--country", "IN", "--json", *access(hub, owner)) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["buckets"][0]["reference_microcredits_per_hour"] == 12 * 3 * 7 * CREDIT // 10
@@ -155,6 +175,12 @@ async def test_while_others_pay_spot_a_lower_ceiling_waits_and_then_it_runs_at_i
     assert REFERENCE < spot.spot_microcredits_per_hour < 2 * REFERENCE
     quote = contest.miser.quote(max_price=5)
     assert [place.refusal for place in quote.places] == ["ceiling_below_spot"]
+    asked = contest.cheap.why().waiting
+    words = f"others pay {say_price(spot.spot_microcredits_per_hour)} in cpu/default now; your ceiling is 5 credits/h"
+    assert [(gate.gate.value, gate.failed_count, gate.words) for gate in asked.gates] == [("spot", 1, words)]
+    assert words[1:] in asked.words
+    [suggestion] = asked.suggestions
+    assert suggestion.requirements.ceiling_microcredits_per_hour >= spot.spot_microcredits_per_hour
     held, served = await contest.serve(node, 8)
     assert str(contest.cheap.id) not in served
     for job in contest.paid:
@@ -167,6 +193,69 @@ async def test_while_others_pay_spot_a_lower_ceiling_waits_and_then_it_runs_at_i
         rates = await conn.fetch("SELECT DISTINCT rate_microcredits_per_hour AS rate FROM attempts ORDER BY rate")
     # The miser's own, the reference before the tick, and spot.
     assert [row["rate"] for row in rates] == [5 * CREDIT, REFERENCE, spot.spot_microcredits_per_hour]
+
+
+@pytest.mark.timeout(120)
+async def test_owners_use_their_own_machine_for_nothing_whatever_others_pay_for_it(hub, dsn, owner, node):
+    contest = await open_contest(hub, dsn, node)
+    with Client(hub.url, owner.key) as client:
+        client.set_floor(node_id=node.node_id, credits_per_hour=80)
+        before = client.credits.get().available_microcredits
+        mine = client.submit(command=["true"], max_price=1)
+        fixed = client.submit(command=["true"], price_per_slice="0.01")
+        _, served = await contest.serve(node, 14)
+        assert {str(mine.id), str(fixed.id)} <= set(served)
+        assert str(contest.cheap.id) not in served
+        assert client.credits.get().available_microcredits == before
+    async with connected(dsn) as conn:
+        rows = await conn.fetch("SELECT * FROM attempts WHERE job_id = ANY($1)", [mine.id, fixed.id])
+    assert [row["charged_microcredits"] for row in rows] == [None, None]
+    assert {row["rate_microcredits_per_hour"] or row["slice_price_microcredits"] or 0 for row in rows} == {0}
+
+
+async def test_a_ceiling_below_every_floor_waits_and_says_why(hub, owner, submitter, node, capsys):
+    with Client(hub.url, owner.key) as client:
+        client.set_floor(node_id=node.node_id, credits_per_hour=20)
+    with Client(hub.url, submitter.key) as client:
+        # One says nothing of a price, and gets a ceiling from the hub; one names its own; one pays by the slice.
+        jobs = [client.submit(command=["true"], **price) for price in ({}, {"max_price": 12}, {"price_per_slice": 9})]
+        for job, instead in zip(jobs, ("14 credits/h", "12 credits/h", "9, and let"), strict=True):
+            asked = job.why().waiting
+            assert [gate.gate.value for gate in asked.gates] == ["price"]
+            assert f"instead of {instead}" in asked.suggestions[0].changes[0].words
+        assert await say("why", str(jobs[2].id), *access(hub, submitter)) == 0
+        assert "computepool run --price-per-slice 25 --max-price-per-slice 20 ..." in capsys.readouterr().out
+    assert (await node.next(wait_seconds=1.0)).status_code == 204
+
+
+async def test_a_fixed_price_is_typed_agreed_paid_whole_or_by_its_part_and_explained(
+    hub, submitter, owner, node, capsys
+):
+    price = ["--slices", "2", "--retries", "0", "--wall", "10m", "--price-per-slice", "2.5"]
+    assert await say("quote", *price[:2], *price[4:], *access(hub, submitter)) == 0
+    shown = capsys.readouterr().out
+    assert "2 slices would cost 4 credits, likely; 4 at least, 4 at most." in shown
+    assert await say("run", "--detach", *price, *access(hub, submitter), "--", "true") == 0
+    job_id = capsys.readouterr().out.strip()
+    [second] = await node.complete_and_claim(await node.claim_one())
+    # A beat says that it runs; the node claims a minute of it and has had seconds.
+    await node.heartbeat()
+    await node.complete(second, exit_code=1, cause="exit_code", usage={"run_seconds": 60.0})
+    with Client(hub.url, submitter.key) as client:
+        job = client.get_job(job_id=job_id).job
+        assert job.price.microcredits_per_slice == 2_500_000
+        whole, part = client.books.job_statement(job_id=job.id, lines=JobLines.ATTEMPTS).attempts
+    assert (whole.slice_price_microcredits, whole.rate_microcredits_per_hour) == (2 * CREDIT, None)
+    assert whole.charged_microcredits == 2 * CREDIT
+    assert 0 < part.charged_microcredits == 2 * CREDIT * part.metered_seconds // 600 < CREDIT
+    assert job.charged_microcredits == whole.charged_microcredits + part.charged_microcredits
+    day = part.finished_at.date().isoformat()
+    asked = ["why", "--payment", "--node", str(node.node_id), "--day", day, "--all"]
+    assert await say(*asked, *access(hub, owner)) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "fixed price 2 credits; rule metered" in shown
+    assert "1.6 credits, the owner's part of the fixed price of 2 credits, as agreed." in shown
+    assert "Everything agrees: rules, attempts and ledger." in shown
 
 
 @pytest.mark.timeout(120)

@@ -233,12 +233,34 @@ async def test_a_private_node_serves_those_it_is_for(spine, owner, dispatch, aud
     assert list_attempts([await waiting.hear()]) == await list_live(spine) != []
     assert await is_leased(spine, own)
     assert not any([await is_leased(spine, job) for job in strangers])
+    assert await spine.fetch_value("SELECT pooled FROM attempts WHERE job_id = $1", own.id), "no price for the index"
+
+
+@pytest.mark.parametrize("queued_first", [False, True], ids=["born leased", "in a round"])
+@pytest.mark.parametrize("audience", Audience)
+async def test_no_floor_keeps_owners_from_their_own_nodes_public_or_not(
+    spine, owner, dispatch, audience, queued_first
+):
+    friend, node = await spine.sign_up(), await spine.enrol(owner=owner)
+    accounts = (str(friend.account_id),) if audience is Audience.NAMED else ()
+    await set_offer(spine, owner, node, floor_microcredits_per_hour=10**12, audience=audience, accounts=accounts)
+    waiting = None if queued_first else await dispatch.park(node, "cpu:0")
+    [theirs] = await dispatch.submit(by=friend)
+    [own] = await dispatch.submit(by=owner)
+    waiting = waiting or await dispatch.park(node, "cpu:0")
+    await dispatch.rounds.run_once()
+    assert list_attempts([await waiting.hear()])
+    assert (await is_leased(spine, theirs), await is_leased(spine, own)) == (False, True)
+    assert await rate_of(spine, own) == 0
+    pooled = await spine.fetch_value("SELECT pooled FROM attempts WHERE job_id = $1", own.id)
+    assert pooled is (audience is not Audience.ANYONE)
 
 
 PLANTED = {
     "kinds": (FleetIndex, "_mask", lambda *asked: _mask_all_but(_JOB_KIND, *asked)),
     "shortest slices": (FleetIndex, "_mask", lambda *asked: _mask_all_but(_SLICE_SECONDS, *asked)),
-    "pools": (Fleet, "_insert", lambda self, candidate: self._public.add(candidate)),
+    "own floors": (Fleet, "_find_own", lambda self, account_id: None),
+    "pools": (Fleet, "_insert", lambda self, candidate, *place: self._public.add(candidate)),
 }
 _REALLY_MASK = FleetIndex._mask
 
@@ -258,6 +280,15 @@ async def test_control_a_gate_that_is_left_out_is_noticed(spine, owner, clock, m
     await dispatch.park(node, "cpu:0")
     [job] = await dispatch.submit()
     assert await is_leased(spine, job)
+
+
+async def test_control_a_fleet_that_knows_no_owners_lets_them_wait(spine, owner, clock, monkeypatch):
+    monkeypatch.setattr(*PLANTED["own floors"])
+    dispatch, node = compose(spine, clock), await spine.enrol(owner=owner)
+    await set_offer(spine, owner, node, floor_microcredits_per_hour=10**12)
+    await dispatch.park(node, "cpu:0")
+    [own] = await dispatch.submit(by=owner)
+    assert not await is_leased(spine, own)
 
 
 async def test_a_job_that_waits_is_given_to_a_pool_that_is_opened_for_it_later(spine, owner, dispatch):

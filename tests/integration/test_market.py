@@ -19,6 +19,7 @@ from computepool.core.market.index import find_median
 from computepool.core.market.offers import Audience
 from computepool.core.market.rate_card import Bucket
 from computepool.core.market.spot import RULE, TICK_SECONDS
+from computepool.core.placement.price import SlicePrice
 from computepool.core.placement.scorers import make_candidate
 from computepool.core.placement.shape import to_shape
 from computepool.hub.services import market as service
@@ -229,6 +230,25 @@ async def test_who_waits_presses_only_where_they_could_run(grid, owner):
     assert found[CPU].waiting_count == 0
 
 
+async def test_a_fixed_price_bids_in_each_bucket_what_it_comes_to_there(grid, owner):
+    """Over ten minutes, at a base of 1.05 credits: 3.5 an hour on a CPU in India and 13.125 on an RTX 4090."""
+    cheap, cards = replace(CARD, base_microcredits_per_hour=5 * PPM), Bucket("rtx-4090", "in")
+    await lend(grid, owner, 1)
+    gpu = Gpu(name="NVIDIA GeForce RTX 4090", vram_bytes=25_769_803_776)
+    nodes = await lend(grid, owner, 2, gpus=(gpu,), cpu_slots=0)
+    need = Requirements(slice_price=SlicePrice(1_050_000, 10**9, 600))
+    running = await grid.add_job(await grid.sign_up(), need=need)
+    await grid.add_attempt(running, nodes[0], "gpu:0", expected_seconds=120.0)
+    for _ in range(3):
+        await grid.add_job(await grid.sign_up(), slices=10, need=need)
+    found = await service.tick(grid.pool, cheap, silence_seconds=60, every_seconds=0)
+    assert (found[CPU].waiting_count, found[cards].waiting_count) == (12, 21), "in each by its part of the slots"
+    assert (found[cards].busy_count, found[cards].bids) == (1, ((13_125_000, 120),))
+    await grid.execute("UPDATE spot_states SET surge_ppm = 2000000, target_ppm = 2000000 WHERE tier = 'cpu'")
+    found = await service.tick(grid.pool, cheap, silence_seconds=60, every_seconds=0)
+    assert (found[CPU].waiting_count, found[cards].waiting_count) == (0, 30)
+
+
 async def test_a_bucket_that_has_gone_dark_keeps_its_surge_and_loses_its_force(grid, owner):
     nodes = await lend(grid, owner, 1)
     await occupy(grid, await grid.sign_up(), nodes)
@@ -391,6 +411,23 @@ async def test_nor_does_a_new_place_to_be_paid_out_to_undo_a_link(grid):
     washing = await Washing.open(grid)
     await link(grid, washing.owner, washing.straw)
     await link(grid, washing.straw, places=["another bank"])
+    assert await read_price(grid) == 8 * PPM
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"pooled": True},
+        {"rate_microcredits_per_hour": None, "slice_price_microcredits": 80 * PPM},
+    ],
+    ids=["in a private pool", "at a fixed price per slice"],
+)
+async def test_nor_do_deals_that_say_nothing_of_what_strangers_pay_for_an_hour(grid, columns):
+    owner, buyer = await grid.sign_up(), await grid.sign_up()
+    [node] = await lend(grid, owner, 1)
+    await pay(grid, buyer, node, 8 * PPM, 600)
+    for _ in range(20):
+        await pay(grid, buyer, node, 80 * PPM, 3_000, **columns)
     assert await read_price(grid) == 8 * PPM
 
 

@@ -12,6 +12,7 @@ from computepool import clock
 from computepool.core.accounts.roles import Role
 from computepool.core.errors import InvalidRequest, NotFound
 from computepool.core.jobs.cause import Cause
+from computepool.core.ledger.charging import PriceMode
 from computepool.core.ledger.dispute import DisputeState
 from computepool.core.ledger.explain import DIFFERS, Explained, PayMark, UnpaidReason
 from computepool.hub.http.pay import to_paid_attempt
@@ -19,6 +20,7 @@ from computepool.hub.services import disputes, pay
 from computepool.hub.services import jobs as job_service
 from computepool.hub.services.attempts import reap_leases
 from computepool.hub.services.callers import AccountCaller
+from computepool.wire.jobs import JobPrice
 from tests.support.paid_jobs import CREDIT, FAILED, acknowledge, forge, lease, open_paid_spine, ran, run_one, submit
 from tests.support.spine import EnrolledNode, Spine
 
@@ -69,6 +71,23 @@ async def list_different(spine: Spine, caller: AccountCaller, node: EnrolledNode
 
 
 # What is as it should be
+
+
+async def test_fixed_prices_are_explained_and_one_charged_by_the_second_is_found(spine, submitter, owner, node):
+    price = JobPrice(mode=PriceMode.PER_SLICE, microcredits_per_slice=12_500_000)
+    for slices in (2, 1):
+        await spine.submit(by=submitter, price=price, wall_seconds=100, slice_count=slices, retries=0)
+    paid, failed = await run_one(spine, node, 12.3), await run_one(spine, node, 30.0, **FAILED)
+    wrong = await run_one(spine, node, 20.0)
+    await spine.fetch(
+        "UPDATE attempts SET charged_microcredits = 2000000, fee_microcredits = 400000 WHERE id = $1", wrong.id
+    )
+    found = await ask(spine, owner, node)
+    assert found[paid.id].words == "8 credits, the owner's part of the fixed price of 10 credits, as agreed."
+    assert (found[failed.id].due_microcredits, found[failed.id].metered_seconds) == (3 * CREDIT, 30)
+    assert "30/100 of the fixed price of 10 credits" in found[failed.id].words
+    assert found[wrong.id].mark is PayMark.UNDERPAID
+    assert (found[wrong.id].due_microcredits, found[wrong.id].missing_microcredits) == (10 * CREDIT, 6_400_000)
 
 
 async def test_a_day_of_every_kind_of_end_is_explained_without_a_difference(spine, submitter, owner, node):

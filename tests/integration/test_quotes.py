@@ -14,6 +14,7 @@ from computepool.core.accounts.roles import DEFAULT_ROLES
 from computepool.core.errors import InvalidRequest, InvalidSpec, NotFound
 from computepool.core.ids import KeyId
 from computepool.core.ledger.accounts import AccountKind
+from computepool.core.ledger.charging import PriceMode
 from computepool.core.market.offers import Audience
 from computepool.core.market.price import StartRefusal
 from computepool.core.market.rate_card import Bucket
@@ -24,7 +25,7 @@ from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.prices import load_rate_card
 from computepool.hub.services.quotes import JobQuote
 from computepool.hub.store import nodes as node_store
-from computepool.wire.jobs import Requirements
+from computepool.wire.jobs import JobPrice, Requirements
 from computepool.wire.market import QuoteRequest
 from computepool.wire.nodes import Gpu, SetOffer
 from tests.support.builders import GB
@@ -78,6 +79,8 @@ REQUESTS = [
     {"requirements": ceiling(0.000001), "wall_seconds": 3_601},
     {"requirements": Requirements(gpu=True), "slice_count": 100},
     {"requirements": Requirements(tiers=("rtx-3060",), regions=("IN",)), "wall_seconds": 61},
+    {"price": JobPrice(mode=PriceMode.PER_SLICE), "kind": "ml", "slice_count": 4},
+    {"price": JobPrice(mode=PriceMode.PER_SLICE, microcredits_per_slice=7), "wall_seconds": 3_600},
 ]
 
 
@@ -179,6 +182,62 @@ async def test_pools_are_quoted_beside_the_market_to_those_who_are_welcome(spine
     assert (found.own_slot_count, found.quote.places) == (1, ())
     stranger = await quote(spine, await spine.sign_up())
     assert (stranger.pool_slot_count, stranger.own_slot_count) == (0, 0)
+
+
+# Fixed prices
+
+TEN = JobPrice(mode=PriceMode.PER_SLICE, microcredits_per_slice=12_500_000)
+
+
+async def test_a_fixed_price_is_quoted_as_it_is_whatever_spot_and_however_long(spine, person):
+    await lend(spine)
+    await lend(spine, gpus=(RTX_4090,), cpu_slots=0)
+    await spine.fetch(insert_state(tier="'cpu'", region="'default'", surge_ppm=3 * PPM))
+    found = await quote(spine, person, slice_count=3, wall_seconds=100, expected_seconds=1, price=TEN)
+    cost = found.quote.cost
+    assert (cost.low_microcredits, cost.likely_microcredits, cost.high_microcredits) == (30 * PPM,) * 3
+    assert found.submission.hold_microcredits == 30 * PPM
+    assert found.quote.owners_earn.likely_microcredits == 24 * PPM
+    shown = _to_quote(found, spine.leases.prices)
+    assert (shown.price.microcredits_per_slice, shown.price.ceiling_microcredits_per_slice) == (12_500_000, 10 * PPM)
+    # Work that asks for no card pays for none.
+    assert {place.tier: place.slice_price_microcredits for place in shown.places} == dict.fromkeys(
+        ("cpu", "rtx-4090"), 10 * PPM
+    )
+    assert {place.price_microcredits_per_hour for place in shown.places} == {360 * PPM}
+
+
+async def test_a_floor_above_what_a_fixed_price_comes_to_is_named_with_the_price(spine, person):
+    await lend(spine, floor=360 * PPM + 1)
+    found = (await quote(spine, person, wall_seconds=100, price=TEN)).quote
+    [place] = found.places
+    assert (place.refusal, place.price_microcredits) == (StartRefusal.SLICE_BELOW_FLOOR, 10 * PPM)
+    assert (
+        found.why == "Every slot that could run this asks for more than what the price of a slice comes to an hour."
+    )
+    await lend(spine, floor=360 * PPM)
+    found = (await quote(spine, person, wall_seconds=100, price=TEN)).quote
+    assert (found.starts_in_seconds, found.cost.likely_microcredits) == (0, 10 * PPM)
+
+
+async def test_a_fixed_price_below_what_others_pay_is_told_to_wait(spine, person):
+    await lend(spine)
+    row = {"tier": "'cpu'", "region": "'default'", "surge_ppm": 2 * PPM, "waiting_count": 9, "contested": "true"}
+    await spine.fetch(insert_state(**row, busy_count=2))
+    for wall_seconds, refusal in ((1_800, None), (1_900, StartRefusal.CEILING_BELOW_SPOT)):
+        [place] = (await quote(spine, person, wall_seconds=wall_seconds, price=TEN)).quote.places
+        # 19.2 credits an hour; ten credits last for 1,875 seconds.
+        assert place.refusal is refusal
+
+
+async def test_ones_own_slot_starts_at_once_whatever_it_asks_of_others(spine, person):
+    node = await spine.enrol(owner=person)
+    async with spine.pool.acquire() as conn:
+        await node_store.see_nodes(conn, [node.id])
+        await conn.execute("UPDATE nodes SET floor_microcredits_per_hour = $1 WHERE id = $2", 10**12, node.id)
+    found = await quote(spine, person, requirements=ceiling(1))
+    assert (found.own_slot_count, found.quote.starts_in_seconds) == (1, 0)
+    assert (await quote(spine, await spine.sign_up(), requirements=ceiling(1))).quote.starts_in_seconds is None
 
 
 async def test_others_who_pay_spot_come_first(spine, person):

@@ -13,18 +13,21 @@ from computepool.core.accounts.roles import Role
 from computepool.core.ids import JobId, NodeId
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.spec import Requirements
+from computepool.core.market.rate_card import Bucket
 from computepool.core.placement.checks import find_refusal
-from computepool.core.placement.explain import Gate
+from computepool.core.placement.explain import Gate, say_waiting
 from computepool.core.placement.idleness import IdleReason
-from computepool.core.placement.price import PRICE_MICROCREDITS_MAX
-from computepool.core.placement.shape import to_shape
+from computepool.core.placement.price import PRICE_MICROCREDITS_MAX, SlicePrice
+from computepool.core.placement.shape import Shape, to_shape
 from computepool.core.placement.weights import Split, WeightBook, Weights
 from computepool.core.trust.reputation import to_job_class
 from computepool.hub.http.why import _to_job_why, _to_node_why
 from computepool.hub.services import why as service
 from computepool.hub.services.callers import AccountCaller
+from computepool.hub.services.prices import PriceBook, load_rate_card
 from computepool.hub.services.why import JobStory, NodeStory
 from computepool.hub.store import nodes as node_store
+from computepool.hub.store import shapes as shape_store
 from computepool.wire.nodes import Gpu
 from tests.support.builders import GB
 from tests.support.stored_grid import StoredGrid, open_grid
@@ -34,6 +37,7 @@ BOOK = WeightBook(
     {"default": Weights(1.0, 1.0, 1.0), "classic": Weights(vram_fit=10.0, cores_fit=5.0)},
     Split("default", "classic", 0.5),
 )
+PRICES = PriceBook(load_rate_card(), holdback_seconds=60)
 RTX_4090 = Gpu(name="NVIDIA GeForce RTX 4090", vram_bytes=25_769_803_776)
 RTX_3060 = Gpu(name="NVIDIA GeForce RTX 3060", vram_bytes=12_884_901_888)
 
@@ -54,15 +58,21 @@ async def owner(grid: StoredGrid) -> AccountCaller:
     return await grid.sign_up()
 
 
-async def ask(grid: StoredGrid, caller: AccountCaller, job_id: JobId) -> JobStory:
-    story = await service.explain_job(grid.pool, grid.settings, BOOK, caller, job_id, slice_index=None)
+@pytest.fixture
+async def operator(grid: StoredGrid) -> AccountCaller:
+    """Knows all nodes by name, and owns none."""
+    return await grid.sign_up(roles=frozenset(Role))
+
+
+async def ask(grid: StoredGrid, caller: AccountCaller, job_id: JobId, prices: PriceBook = PRICES) -> JobStory:
+    story = await service.explain_job(grid.pool, grid.settings, BOOK, prices, caller, job_id, slice_index=None)
     # The wire takes it as it is, whatever the story.
     _to_job_why(story)
     return story
 
 
 async def ask_node(grid: StoredGrid, caller: AccountCaller, node_id: NodeId) -> NodeStory:
-    story = await service.explain_node(grid.pool, grid.settings, caller, node_id)
+    story = await service.explain_node(grid.pool, grid.settings, PRICES, caller, node_id)
     _to_node_why(story)
     return story
 
@@ -116,6 +126,175 @@ async def test_an_owner_who_asks_too_much_is_told_what_would_fit_for_less(grid, 
     await grid.execute(
         "UPDATE nodes SET floor_microcredits_per_hour = $1", found.lower_floor.floor_microcredits_per_hour
     )
+    assert (await ask_node(grid, owner, node)).idleness.reason is IdleReason.WORK_FITS
+
+
+async def test_a_ceiling_below_every_floor_waits_and_says_why_also_where_nobody_named_it(grid, person, owner):
+    await grid.enrol(owner, floor=50 * CREDIT)
+    # What a submit makes of a request without a ceiling.
+    shape = PRICES.fill_ceiling(Requirements())
+    job = await grid.add_job(person, need=Requirements(), shape_id=await store_shape(grid, shape))
+    found = (await ask(grid, person, job)).waiting.explanation
+    assert [(g.gate, g.asked, g.failed_count) for g in found.gates] == [(Gate.PRICE, "at most 14 credits/h", 1)]
+    [suggestion] = found.suggestions
+    assert suggestion.changes[0].words == "pay up to 50 credits/h instead of 14 credits/h"
+
+
+async def store_shape(grid: StoredGrid, shape: Shape) -> int:
+    async with grid.pool.acquire() as conn:
+        return (await shape_store.get_or_insert_shapes(conn, {shape}))[shape]
+
+
+# What others pay
+
+CARDS = Bucket("rtx-4090", "in")
+
+
+def contested(bucket: Bucket = CARDS, spot: int = 14 * CREDIT) -> PriceBook:
+    """Others wait there and pay it."""
+    prices = PriceBook(load_rate_card(), holdback_seconds=60)
+    prices.spots, prices.contested = {bucket: spot}, frozenset({bucket})
+    return prices
+
+
+async def lend_card(
+    grid: StoredGrid, owner: AccountCaller, floor: int = 0, region: str = "IN", **more: Any
+) -> NodeId:
+    return await grid.enrol(owner, gpus=(RTX_4090,), cpu_slots=0, region=region, floor=floor, **more)
+
+
+async def test_where_others_pay_spot_a_lower_ceiling_is_told_what_they_pay_and_the_least_that_would_do(
+    grid, person, owner
+):
+    await lend_card(grid, owner)
+    await lend_card(grid, owner, floor=12 * CREDIT)
+    job = await grid.add_job(person, need=Requirements(gpu=True, ceiling_microcredits_per_hour=12 * CREDIT))
+    waiting = (await ask(grid, person, job, contested())).waiting
+    found = waiting.explanation
+    [gate] = found.gates
+    assert (gate.gate, gate.failed_count) == (Gate.SPOT, 2)
+    assert gate.words == "others pay 14 credits/h in rtx-4090/in now; your ceiling is 12 credits/h"
+    assert say_waiting(found) == (
+        "None of the 2 slots of the fleet fits. Others pay 14 credits/h in rtx-4090/in now; your ceiling is "
+        "12 credits/h."
+    )
+    [suggestion] = found.suggestions
+    assert suggestion.changes[0].words == "pay up to 14 credits/h instead of 12 credits/h"
+    assert (suggestion.slot_count, suggestion.free_count) == (2, 2)
+
+
+async def test_control_where_nobody_bids_the_same_job_fits(grid, person, owner):
+    await lend_card(grid, owner)
+    job = await grid.add_job(person, need=Requirements(gpu=True, ceiling_microcredits_per_hour=12 * CREDIT))
+    for prices in (PRICES, contested(spot=12 * CREDIT), contested(Bucket("rtx-4090", "us"))):
+        found = (await ask(grid, person, job, prices)).waiting.explanation
+        assert (found.free_count, found.gates) == (1, ())
+
+
+async def test_floors_and_spot_are_told_apart_and_a_change_serves_both(grid, person, owner):
+    await lend_card(grid, owner, floor=13 * CREDIT)
+    await lend_card(grid, owner, floor=5 * CREDIT)
+    await lend_card(grid, owner, floor=30 * CREDIT, region="US")
+    job = await grid.add_job(person, need=Requirements(gpu=True, ceiling_microcredits_per_hour=12 * CREDIT))
+    found = (await ask(grid, person, job, contested())).waiting.explanation
+    assert {g.gate: g.failed_count for g in found.gates} == {Gate.PRICE: 2, Gate.SPOT: 1}
+    [suggestion] = found.suggestions
+    assert suggestion.requirements.ceiling_microcredits_per_hour == 14 * CREDIT
+    assert suggestion.slot_count == 2
+
+
+async def test_of_several_places_that_one_is_told_where_least_is_missing(grid, person, owner):
+    prices = contested()
+    there = Bucket("rtx-4090", "us")
+    prices.spots, prices.contested = {**prices.spots, there: 13 * CREDIT}, frozenset({CARDS, there})
+    await lend_card(grid, owner)
+    await lend_card(grid, owner, region="US")
+    job = await grid.add_job(person, need=Requirements(gpu=True, ceiling_microcredits_per_hour=12 * CREDIT))
+    [gate] = (await ask(grid, person, job, prices)).waiting.explanation.gates
+    assert gate.words == "others pay 13 credits/h in rtx-4090/us now; your ceiling is 12 credits/h"
+
+
+async def test_neither_floor_nor_spot_stands_between_an_owner_and_their_own_slot(grid, person, owner):
+    await lend_card(grid, owner, floor=50 * CREDIT)
+    need = Requirements(gpu=True, ceiling_microcredits_per_hour=CREDIT)
+    mine, theirs = await grid.add_job(owner, need=need), await grid.add_job(person, need=need)
+    assert (await ask(grid, owner, mine, contested())).waiting.explanation.free_count == 1
+    found = (await ask(grid, person, theirs, contested())).waiting.explanation
+    assert (found.pass_count, [g.gate for g in found.gates]) == (0, [Gate.PRICE])
+
+
+async def test_ones_own_slot_is_scored_as_free_in_the_table_that_explains_a_choice(grid, person, owner):
+    own = await lend_card(grid, owner, floor=50 * CREDIT, name="own")
+    await lend_card(grid, person, floor=CREDIT)
+    job = await grid.add_job(owner, need=Requirements(gpu=True, ceiling_microcredits_per_hour=2 * CREDIT))
+    await grid.add_attempt(job, own, "gpu:0")
+    choice = (await ask(grid, owner, job)).story.choice
+    assert [each.candidate.price_microcredits_per_hour for each in choice.ranked] == [0, CREDIT]
+    assert choice.ranked[0].chosen
+
+
+# Fixed prices
+
+
+def fixed(credits: float, *, most: float = 1_000, seconds: int = 3_600, **need: Any) -> Requirements:
+    price = SlicePrice(int(credits * CREDIT), int(most * CREDIT), seconds)
+    return Requirements(gpu=True, slice_price=price, **need)
+
+
+async def test_a_price_per_slice_that_does_not_cover_a_floor_says_so_and_what_would(grid, person, owner):
+    # 2.1 times the price of a slice, in an hour.
+    await lend_card(grid, owner, floor=21 * CREDIT)
+    job = await grid.add_job(person, need=fixed(5))
+    found = (await ask(grid, person, job)).waiting.explanation
+    [gate] = found.gates
+    assert (gate.gate, gate.asked) == (Gate.PRICE, "5 credits a slice, at most 1,000")
+    [suggestion] = found.suggestions
+    assert suggestion.changes[0].words == "pay 10 credits a slice instead of 5"
+    await grid.add_job(person, need=suggestion.requirements)
+    again = await grid.add_job(person, need=suggestion.requirements)
+    assert (await ask(grid, person, again)).waiting.explanation.free_count == 1
+
+
+async def test_of_a_fixed_price_the_ceiling_may_be_what_is_too_low(grid, person, owner):
+    await lend_card(grid, owner, floor=21 * CREDIT)
+    job = await grid.add_job(person, need=fixed(10, most=20))
+    [suggestion] = (await ask(grid, person, job)).waiting.explanation.suggestions
+    assert suggestion.changes[0].words == "let a slice cost up to 21 credits instead of 20"
+
+
+async def test_a_fixed_price_below_spot_is_told_what_others_pay(grid, person, owner):
+    await lend_card(grid, owner)
+    job = await grid.add_job(person, need=fixed(5, seconds=7_200))
+    found = (await ask(grid, person, job, contested())).waiting.explanation
+    [gate] = found.gates
+    assert gate.words == (
+        "others pay 14 credits/h in rtx-4090/in now; yours is 5 credits a slice, at most 1,000, over a wall limit of "
+        "7,200 s"
+    )
+    # 14 an hour are 28 for two, and 28 / 2.1 before tier and region.
+    [suggestion] = found.suggestions
+    assert 13.33 * CREDIT <= suggestion.requirements.slice_price.base_microcredits <= 14 * CREDIT
+
+
+async def test_slots_that_a_fixed_price_does_not_pay_are_no_runners_up(grid, person, owner, operator):
+    chosen = await lend_card(grid, owner, floor=10 * CREDIT)
+    await lend_card(grid, owner, floor=12 * CREDIT)
+    await lend_card(grid, owner, floor=12 * CREDIT, region="US")
+    job = await grid.add_job(person, need=fixed(5))
+    await grid.add_attempt(job, chosen, "gpu:0")
+    choice = (await ask(grid, operator, job)).story.choice
+    # 5 credits are 10.5 in India and 15 in the US.
+    assert [each.candidate.price_microcredits_per_hour for each in choice.ranked] == [10 * CREDIT, 12 * CREDIT]
+    assert choice.fit_count == 2
+
+
+async def test_an_owner_is_told_which_floor_a_fixed_price_would_pay(grid, person, owner):
+    node = await lend_card(grid, owner, floor=12 * CREDIT)
+    await grid.add_job(person, slices=7, need=fixed(5))
+    found = (await ask_node(grid, owner, node)).idleness
+    assert (found.reason, found.lower_floor.slice_count) == (IdleReason.NOTHING_FITS, 7)
+    assert found.lower_floor.floor_microcredits_per_hour == 10_500_000
+    await grid.execute("UPDATE nodes SET floor_microcredits_per_hour = 10500000")
     assert (await ask_node(grid, owner, node)).idleness.reason is IdleReason.WORK_FITS
 
 
@@ -230,13 +409,13 @@ def names_of(story: JobStory) -> list[str]:
     return [choice.node_names[each.candidate.slot.node_id, each.candidate.slot.name] for each in choice.ranked]
 
 
-async def test_a_placed_slice_is_shown_with_the_best_slots_and_their_scores(grid, owner):
+async def test_a_placed_slice_is_shown_with_the_best_slots_and_their_scores(grid, person, owner, operator):
     nodes = await add_cards(grid, owner)
     await rely(grid, nodes[3], 0.0, 20.0)
-    job = await grid.add_job(owner, need=GPU_WORK)
+    job = await grid.add_job(person, need=GPU_WORK)
     await grid.add_attempt(job, nodes[0], "gpu:0")
-    await grid.add_attempt(await grid.add_job(owner, need=GPU_WORK), nodes[2], "gpu:0")
-    story = await ask(grid, owner, job)
+    await grid.add_attempt(await grid.add_job(person, need=GPU_WORK), nodes[2], "gpu:0")
+    story = await ask(grid, operator, job)
     choice = story.story.choice
     assert names_of(story) == ["best", "dear", "slow", "worst"]
     assert [each.rank for each in choice.ranked] == [1, 2, 3, 4]
@@ -265,11 +444,13 @@ async def test_a_slot_that_was_worse_than_others_keeps_its_true_rank(grid, owner
     ("prefer", "weight_set", "best"),
     [("fastest", "default", {"best", "dear"}), ("cheapest", "default", {"best", "slow", "shaky"})],
 )
-async def test_the_wish_of_the_job_decides_the_order(grid, owner, prefer: str, weight_set: str, best: set[str]):
+async def test_the_wish_of_the_job_decides_the_order(
+    grid, person, owner, operator, prefer: str, weight_set: str, best: set[str]
+):
     nodes = await add_cards(grid, owner)
-    job = await grid.add_job(owner, need=GPU_WORK, prefer=prefer, weight_set=weight_set)
+    job = await grid.add_job(person, need=GPU_WORK, prefer=prefer, weight_set=weight_set)
     await grid.add_attempt(job, nodes[0], "gpu:0")
-    story = await ask(grid, owner, job)
+    story = await ask(grid, operator, job)
     assert set(names_of(story)[: len(best)]) == best
 
 
@@ -280,7 +461,7 @@ async def test_a_set_that_is_gone_from_the_file_is_told_by_the_first_of_the_spli
     assert (await ask(grid, owner, job)).story.choice.weight_set == "default"
 
 
-async def test_slots_that_fail_a_gate_or_are_away_are_no_runners_up(grid, owner):
+async def test_slots_that_fail_a_gate_or_are_away_are_no_runners_up(grid, person, owner, operator):
     need = Requirements(
         gpu=True, vram_bytes=10 * GB, cores=2, regions=("IN",), ceiling_microcredits_per_hour=50 * CREDIT
     )
@@ -293,9 +474,9 @@ async def test_slots_that_fail_a_gate_or_are_away_are_no_runners_up(grid, owner)
     await grid.enrol(owner, **card, cores=1)
     paused = await grid.enrol(owner, **card)
     await grid.execute("UPDATE nodes SET state = 'paused' WHERE id = $1", paused)
-    job = await grid.add_job(owner, need=need)
+    job = await grid.add_job(person, need=need)
     await grid.add_attempt(job, chosen, "gpu:0")
-    choice = (await ask(grid, owner, job)).story.choice
+    choice = (await ask(grid, operator, job)).story.choice
     assert (choice.fit_count, len(choice.ranked)) == (1, 1)
     assert choice.words == "No other slot of the nodes that are online fits it."
 

@@ -18,6 +18,7 @@ from computepool.core.errors import InvalidRequest, NotFound
 from computepool.core.ids import AccountId
 from computepool.core.jobs.state import AttemptState
 from computepool.core.ledger.accounts import AccountKind
+from computepool.core.ledger.charging import PriceMode
 from computepool.core.ledger.earning import EarningState
 from computepool.core.ledger.transfer import TransferKind
 from computepool.hub.http.statements import (
@@ -32,6 +33,7 @@ from computepool.hub.services import audit, releases, statements
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.receipts import verify_receipts
 from computepool.hub.services.statements import AccountStatement, Page
+from computepool.wire.jobs import JobPrice
 from tests.support.paid_jobs import CREDIT, FAILED, lease, open_paid_spine, own, ran, run_one, submit
 from tests.support.spine import EnrolledNode, Spine
 
@@ -331,3 +333,15 @@ async def test_lines_that_cost_nothing_are_listed_without_seconds(spine, submitt
     [line] = found.charges
     assert to_charge_line(line).metered_seconds is None
     assert [(each.earning_state, each.attempt_count) for each in found.sums] == [(None, 1)]
+
+
+async def test_a_fixed_price_stands_in_the_lines_of_job_and_node_in_place_of_a_rate(spine, submitter, owner, node):
+    price = JobPrice(mode=PriceMode.PER_SLICE, microcredits_per_slice=12_500_000)
+    job = await spine.submit(by=submitter, price=price, wall_seconds=100)
+    await run_one(spine, node, 12.3)
+    by_job = await statements.get_job_statement(spine.pool, submitter, job.id, Page(None, 10), by_attempt=True)
+    by_node = await statements.get_node_statement(spine.pool, owner, node.id, Page(None, 10), since=None, until=None)
+    for [line] in (by_job.charges, by_node.charges):
+        shown = to_charge_line(line)
+        assert (shown.slice_price_microcredits, shown.rate_microcredits_per_hour) == (10 * CREDIT, None)
+        assert (shown.charged_credits, shown.earned_credits, shown.metered_seconds) == ("10.000000", "8.000000", 13)

@@ -6,6 +6,7 @@ control: an explanation made wrong on purpose, which the same property must catc
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations, product
@@ -15,20 +16,22 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from computepool.core.jobs.isolation import IsolationLevel
-from computepool.core.jobs.spec import Requirements, list_faults
+from computepool.core.jobs.spec import JobPrice, JobSpec, Requirements, list_faults
+from computepool.core.ledger.charging import PriceMode
 from computepool.core.placement import explain as explaining
 from computepool.core.placement.checks import check_job_kind, check_pool, check_price, find_refusal
 from computepool.core.placement.explain import (
     Explanation,
     Gate,
     SlotClass,
+    SpotForce,
     Standing,
     Suggestion,
     choose_steps,
     cut_to_steps,
     explain_waiting,
 )
-from computepool.core.placement.price import PRICE_MICROCREDITS_MAX, round_down_price
+from computepool.core.placement.price import PRICE_MICROCREDITS_MAX, SlicePrice, round_down_price
 from computepool.core.placement.shape import Shape, to_shape
 from computepool.core.placement.slot import Slot
 from tests.support.builders import GB, NOW, account_number, make_slot, make_spec
@@ -68,8 +71,7 @@ PAYING = {
     "job_kind": st.sampled_from(["compute", "gaming"]),
     "slice_seconds": st.sampled_from([1, 45, 3_600]),
 }
-# Some ask for little: what an owner asks of them is all that may stand in their way.
-NEEDS = st.builds(Requirements, **PAYING) | st.builds(
+DEMANDING_NEEDS = st.builds(
     Requirements,
     gpu=st.booleans(),
     vram_bytes=st.sampled_from([0, 0, 8 * GB, 12_884_901_888, 24 * GB]),
@@ -81,6 +83,25 @@ NEEDS = st.builds(Requirements, **PAYING) | st.builds(
     isolation=st.sampled_from([IsolationLevel.SANDBOXED, IsolationLevel.CONTAINER, IsolationLevel.GVISOR]),
     **PAYING,
 )
+# Some ask for little: the price, or what an owner asks of them, is all that may stand in their way.
+MODEST_NEEDS = st.builds(Requirements, **PAYING) | st.builds(
+    Requirements,
+    ram_bytes=st.sampled_from([512_000_000, 8_300_000_000]),
+    ceiling_microcredits_per_hour=st.sampled_from([1, 9_900_000, 10_000_000]),
+)
+FIXED_NEEDS = st.builds(
+    lambda need, base, ceiling, seconds: replace(
+        need,
+        ceiling_microcredits_per_hour=None,
+        slice_seconds=seconds,
+        slice_price=SlicePrice(base, ceiling, seconds),
+    ),
+    DEMANDING_NEEDS | MODEST_NEEDS,
+    base=st.sampled_from([1, 999, 4_000_000, 10_000_000]),
+    ceiling=st.sampled_from([1, 9_900_000, 10_000_000, 30_000_000]),
+    seconds=st.sampled_from([1, 600, 3_599, 3_600]),
+)
+NEEDS = DEMANDING_NEEDS | MODEST_NEEDS | FIXED_NEEDS
 
 
 @dataclass(frozen=True)
@@ -88,7 +109,28 @@ class Member:
     slot: Slot
     standing: Standing
     busy: bool
-    price: int
+    floor: int
+    # What others pay who wait for it; 0: nobody does.
+    spot: int
+    # Tier x region, in thousandths.
+    multiplier: int
+
+    @property
+    def price(self) -> int:
+        return max(self.floor, self.spot)
+
+    @property
+    def base_price(self) -> int:
+        return self.to_base(self.price)
+
+    def to_base(self, price: int) -> int:
+        return min(-(-price * 1_000 // self.multiplier), PRICE_MICROCREDITS_MAX + 1)
+
+    def refuses(self, shape: Shape) -> bool:
+        return check_price(shape, self.price, self.base_price) is not None
+
+    def refuses_by_spot(self, shape: Shape) -> bool:
+        return self.refuses(shape) and check_price(shape, self.floor, self.to_base(self.floor)) is None
 
 
 FLEETS = st.lists(
@@ -97,7 +139,9 @@ FLEETS = st.lists(
         slot=SLOTS,
         standing=st.sampled_from([Standing.READY, Standing.READY, Standing.READY, *Standing]),
         busy=st.booleans(),
-        price=st.sampled_from(PRICES),
+        floor=st.sampled_from(PRICES),
+        spot=st.sampled_from([0, 0, 9_000_000, 14_000_000]),
+        multiplier=st.sampled_from([560, 1_000, 3_000]),
     ),
     max_size=10,
 )
@@ -107,8 +151,8 @@ def to_classes(fleet: list[Member], need: Requirements, levels: int | None = Non
     """As the store hands them over: no more than the request asks for, and what is short of it cut to steps."""
     shape = to_shape(need)
     steps = choose_steps(shape, levels)
-    amount_steps = {name: step for name, step in asdict(steps).items() if name != "prices"}
-    counts: dict[tuple[Slot, Standing, int], list[bool]] = {}
+    amount_steps = {name: step for name, step in asdict(steps).items() if not name.endswith("prices")}
+    counts: dict[tuple[Slot, Standing, int, int, SpotForce | None], list[bool]] = {}
     for member in fleet:
         amounts = {
             name: asked if have >= asked else have // step * step
@@ -125,22 +169,31 @@ def to_classes(fleet: list[Member], need: Requirements, levels: int | None = Non
             welcome=None if slot.welcome is None or ME in slot.welcome else frozenset(),
             **amounts,
         )
-        fits = check_price(shape, member.price) is None
-        price = 0 if fits else min(step for step in steps.prices if step >= member.price)
-        counts.setdefault((clamped, member.standing, price), []).append(member.busy)
+        price = lift(member.price, shape.ceiling_microcredits_per_hour, steps.prices)
+        base_price = lift(member.base_price, shape.base_ceiling_microcredits_per_hour, steps.base_prices)
+        force = SpotForce("cpu", "in", member.spot) if member.refuses_by_spot(shape) else None
+        counts.setdefault((clamped, member.standing, price, base_price, force), []).append(member.busy)
     return [
-        SlotClass(slot, standing, len(busy), sum(busy), price_microcredits_per_hour=price)
-        for (slot, standing, price), busy in counts.items()
+        SlotClass(slot, standing, len(busy), sum(busy), price, base_price, force)
+        for (slot, standing, price, base_price, force), busy in counts.items()
     ]
+
+
+def lift(price: int, ceiling: int | None, prices: tuple[int, ...]) -> int:
+    if ceiling is None or price <= ceiling:
+        return 0
+    at = bisect_left(prices, price)
+    return prices[at] if at < len(prices) else PRICE_MICROCREDITS_MAX + 1
 
 
 def list_passing(fleet: list[Member], need: Requirements) -> list[Member]:
     shape = to_shape(need)
-    return [m for m in fleet if m.standing is Standing.READY and is_passing(shape, m.slot, m.price)]
+    return [m for m in fleet if m.standing is Standing.READY and is_passing(shape, m.slot, m.price, m.base_price)]
 
 
-def is_passing(shape: Shape, slot: Slot, price: int) -> bool:
-    return find_refusal(shape, slot, price_microcredits_per_hour=price, account_id=ME) is None
+def is_passing(shape: Shape, slot: Slot, price: int, base_price: int) -> bool:
+    prices = {"price_microcredits_per_hour": price, "base_price_microcredits_per_hour": base_price}
+    return find_refusal(shape, slot, **prices, account_id=ME) is None
 
 
 def the_counts_are_those_of_the_slots(need: Requirements, fleet: list[Member], explain: Explain) -> None:
@@ -151,8 +204,9 @@ def the_counts_are_those_of_the_slots(need: Requirements, fleet: list[Member], e
     assert found.free_count == sum(not m.busy for m in passing), "those that are free are counted"
     shape = to_shape(need)
     failed = {g: sum(check(shape, m.slot) is not None for m in ready) for g, check in explaining.CHECK_OF.items()}
-    failed[Gate.PRICE] = sum(check_price(shape, m.price) is not None for m in ready)
     failed[Gate.POOL] = sum(check_pool(ME, m.slot) is not None for m in ready)
+    failed[Gate.SPOT] = sum(m.refuses_by_spot(shape) for m in ready)
+    failed[Gate.PRICE] = sum(m.refuses(shape) for m in ready) - failed[Gate.SPOT]
     assert {g.gate: g.failed_count for g in found.gates} == {g: n for g, n in failed.items() if n}, (
         "gates are counted"
     )
@@ -165,8 +219,15 @@ def every_suggestion_would_run_where_it_says(need: Requirements, fleet: list[Mem
         assert suggestion.slot_count == len(passing) > 0, "it would run on as many slots as stated"
         assert suggestion.free_count == sum(not m.busy for m in passing), "as many of them are free as stated"
         assert not found.pass_count or suggestion.free_count, "if others fit already, it reaches a free one"
-        faults = list_faults(make_spec(requirements=suggestion.requirements), now=NOW)
-        assert faults == [], "it can be submitted"
+        assert list_faults(to_spec(suggestion.requirements), now=NOW) == [], "it can be submitted"
+
+
+def to_spec(need: Requirements) -> JobSpec:
+    fixed = need.slice_price
+    if fixed is None:
+        return make_spec(requirements=need)
+    price = JobPrice(PriceMode.PER_SLICE, fixed.base_microcredits, fixed.ceiling_microcredits)
+    return make_spec(requirements=replace(need, slice_price=None), price=price, wall_seconds=fixed.seconds)
 
 
 def something_is_suggested_whenever_a_slot_is_there(
@@ -174,7 +235,7 @@ def something_is_suggested_whenever_a_slot_is_there(
 ) -> None:
     found = explain(need, to_classes(fleet, need))
     ready = [m for m in fleet if m.standing is Standing.READY and is_lent_to_me(need, m.slot)]
-    if ready and not found.pass_count:
+    if any(can_be_paid(m, need) for m in ready) and not found.pass_count:
         assert found.suggestions, "there is always a change that would do"
 
 
@@ -185,7 +246,7 @@ def is_lent_to_me(need: Requirements, slot: Slot) -> bool:
 def what_only_time_or_owners_can_change_is_noted(need: Requirements, fleet: list[Member], explain: Explain) -> None:
     """One note for each reason that alone keeps a slot away, with how many slots it keeps."""
     found, shape = explain(need, to_classes(fleet, need)), to_shape(need)
-    failures = [(m, explaining.list_failed(shape, m.slot, m.price, account_id=ME)) for m in fleet]
+    failures = [(m, explaining.list_failed(shape, m.slot, m.price, m.base_price, account_id=ME)) for m in fleet]
     expected = {
         "not lent at this hour": sum(m.standing is Standing.CLOSED and not failed for m, failed in failures),
         "only; this one is": sum(m.standing is Standing.READY and failed == (Gate.KIND,) for m, failed in failures),
@@ -196,6 +257,11 @@ def what_only_time_or_owners_can_change_is_noted(need: Requirements, fleet: list
         assert found.notes == (), "nothing is noted while a slot is free"
     else:
         assert noted == {reason: str(count) for reason, count in expected.items()}, "what keeps slots away is noted"
+
+
+def can_be_paid(member: Member, need: Requirements) -> bool:
+    """Any price is a price by the hour; a fixed one has a bound."""
+    return need.slice_price is None or member.base_price <= PRICE_MICROCREDITS_MAX
 
 
 def nothing_less_would_do(need: Requirements, fleet: list[Member], explain: Explain) -> None:
@@ -231,10 +297,30 @@ def drop(need: Requirements, gate: Gate) -> Requirements:
         Gate.ISOLATION: {"isolation": IsolationLevel.SANDBOXED},
         Gate.TIER: {"tiers": (*need.tiers, "cpu", "rtx-3060", "rtx-3090") if need.tiers else ()},
         Gate.REGION: {"regions": ()},
-        Gate.PRICE: {"ceiling_microcredits_per_hour": None},
-        Gate.SECONDS: {"slice_seconds": max(need.slice_seconds, 14_400)},
+        Gate.PRICE: pay_anything(need),
+        Gate.SPOT: pay_anything(need),
+        Gate.SECONDS: let_run(need, max(need.slice_seconds, 14_400)),
     }
     return replace(need, **nothing[gate])
+
+
+def let_run(need: Requirements, seconds: int) -> dict[str, object]:
+    """For longer; at a fixed price, for as much an hour."""
+    fixed = need.slice_price
+    if fixed is None:
+        return {"slice_seconds": seconds}
+    base, ceiling = (
+        min(-(-each * seconds // fixed.seconds), PRICE_MICROCREDITS_MAX)
+        for each in (fixed.base_microcredits, fixed.ceiling_microcredits)
+    )
+    return {"slice_seconds": seconds, "slice_price": SlicePrice(base, ceiling, seconds)}
+
+
+def pay_anything(need: Requirements) -> dict[str, object]:
+    if need.slice_price is None:
+        return {"ceiling_microcredits_per_hour": None}
+    most = PRICE_MICROCREDITS_MAX
+    return {"slice_price": replace(need.slice_price, base_microcredits=most, ceiling_microcredits=most)}
 
 
 def list_lesser(need: Requirements, suggestion: Suggestion, fleet: list[Member]) -> Iterator[Requirements]:
@@ -261,11 +347,13 @@ def list_steps(need: Requirements, relaxed: Requirements, gate: Gate, fleet: lis
     if gate is Gate.ISOLATION:
         levels = [level for level in IsolationLevel if relaxed.isolation <= level <= need.isolation]
         return [{"isolation": level} for level in levels]
+    if gate is Gate.PRICE and need.slice_price is not None and relaxed.slice_price is not None:
+        return [{"slice_price": each} for each in list_slice_prices(need.slice_price, relaxed.slice_price)]
     if gate is Gate.PRICE:
         return [{"ceiling_microcredits_per_hour": price} for price in list_ceilings(need, relaxed, fleet)]
     if gate is Gate.SECONDS:
         return [
-            {"slice_seconds": each} for each in (need.slice_seconds, relaxed.slice_seconds - 1, relaxed.slice_seconds)
+            let_run(need, each) for each in (need.slice_seconds, relaxed.slice_seconds - 1, relaxed.slice_seconds)
         ]
     name = "cores" if gate is Gate.CORES else f"{gate.value}_bytes"
     low, high = getattr(relaxed, name), getattr(need, name)
@@ -274,6 +362,18 @@ def list_steps(need: Requirements, relaxed: Requirements, gate: Gate, fleet: lis
     values = sorted({low, low + 1, high} | {value for value in present if low < value < high})
     gpu = {"gpu": True} if gate is Gate.VRAM else {}
     return [{name: value, **gpu} for value in values if value <= high]
+
+
+def list_slice_prices(fixed: SlicePrice, raised: SlicePrice) -> list[SlicePrice]:
+    """From what is paid up to what is suggested, and a microcredit less than that."""
+    bases = {fixed.base_microcredits, raised.base_microcredits, raised.base_microcredits - 1}
+    ceilings = {fixed.ceiling_microcredits, raised.ceiling_microcredits, raised.ceiling_microcredits - 1}
+    return [
+        replace(fixed, base_microcredits=base, ceiling_microcredits=ceiling)
+        for base in bases
+        for ceiling in ceilings
+        if base >= fixed.base_microcredits and ceiling >= fixed.ceiling_microcredits
+    ]
 
 
 def list_ceilings(need: Requirements, relaxed: Requirements, fleet: list[Member]) -> list[int | None]:
@@ -301,10 +401,20 @@ def _tighten(suggestion: Suggestion) -> Suggestion:
         Gate.PRICE: ("ceiling_microcredits_per_hour", -500_000),
         Gate.SECONDS: ("slice_seconds", -1),
     }
+    if gate is Gate.PRICE and need.slice_price is not None:
+        return replace(suggestion, requirements=replace(need, slice_price=_take_off(need.slice_price)))
     if gate not in steps or getattr(need, steps[gate][0]) is None:
         return suggestion
     name, step = steps[gate]
     return replace(suggestion, requirements=replace(need, **{name: getattr(need, name) + step}))
+
+
+def _take_off(fixed: SlicePrice) -> SlicePrice:
+    return replace(
+        fixed,
+        base_microcredits=max(1, fixed.base_microcredits - 1),
+        ceiling_microcredits=max(1, fixed.ceiling_microcredits - 1),
+    )
 
 
 def suggest_one_step_more(need: Requirements, classes: list[SlotClass]) -> Explanation:
@@ -322,7 +432,8 @@ def _loosen(suggestion: Suggestion, classes: list[SlotClass]) -> Suggestion:
     opened = [
         c
         for c in classes
-        if c.standing is Standing.READY and is_passing(shape, c.slot, c.price_microcredits_per_hour)
+        if c.standing is Standing.READY
+        and is_passing(shape, c.slot, c.price_microcredits_per_hour, c.base_price_microcredits_per_hour)
     ]
     return replace(
         suggestion,
@@ -334,7 +445,13 @@ def _loosen(suggestion: Suggestion, classes: list[SlotClass]) -> Suggestion:
 
 def take_every_slot_for_free(need: Requirements, classes: list[SlotClass]) -> Explanation:
     """Forgets what owners ask."""
-    return explain_waiting(need, [replace(c, price_microcredits_per_hour=0) for c in classes])
+    gifts = [replace(c, price_microcredits_per_hour=0, base_price_microcredits_per_hour=0) for c in classes]
+    return explain_waiting(need, gifts)
+
+
+def take_others_for_owners(need: Requirements, classes: list[SlotClass]) -> Explanation:
+    """Says that owners ask what others pay."""
+    return explain_waiting(need, [replace(c, force=None) for c in classes])
 
 
 def have_the_submitter_pay_a_tenth_more(need: Requirements, classes: list[SlotClass]) -> Explanation:
@@ -343,7 +460,10 @@ def have_the_submitter_pay_a_tenth_more(need: Requirements, classes: list[SlotCl
 
 
 def _overpay(suggestion: Suggestion, classes: list[SlotClass]) -> Suggestion:
-    ceiling = suggestion.requirements.ceiling_microcredits_per_hour
+    ceiling, fixed = suggestion.requirements.ceiling_microcredits_per_hour, suggestion.requirements.slice_price
+    if suggestion.changes[0].gate is Gate.PRICE and fixed is not None:
+        dearer = replace(fixed, base_microcredits=fixed.base_microcredits * 11 // 10 + 1)
+        return replace(suggestion, requirements=replace(suggestion.requirements, slice_price=dearer))
     if suggestion.changes[0].gate is not Gate.PRICE or ceiling is None:
         return suggestion
     dearer = replace(suggestion.requirements, ceiling_microcredits_per_hour=ceiling * 11 // 10 + 1)
@@ -382,7 +502,7 @@ def give_up_two_where_one_would_do(need: Requirements, classes: list[SlotClass])
     shape = to_shape(need)
     poorest = max(
         ready,
-        key=lambda c: len(explaining.list_failed(shape, c.slot, c.price_microcredits_per_hour)),
+        key=lambda c: len(explaining._list_failed_of(shape, c)),
         default=None,
     )
     found = explain_waiting(need, classes)
@@ -422,6 +542,7 @@ def test_an_explanation_is_true(check):
         (the_counts_are_those_of_the_slots, take_slices_of_any_length),
         (what_only_time_or_owners_can_change_is_noted, note_nothing),
         (every_suggestion_would_run_where_it_says, take_pools_for_public),
+        (the_counts_are_those_of_the_slots, take_others_for_owners),
         (every_suggestion_would_run_where_it_says, suggest_one_step_less),
         (every_suggestion_would_run_where_it_says, count_the_offline_too),
         (something_is_suggested_whenever_a_slot_is_there, suggest_nothing),

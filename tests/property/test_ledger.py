@@ -21,7 +21,6 @@ from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.state import AttemptState
 from computepool.core.ledger.amount import AMOUNT_MAX
 from computepool.core.ledger.charging import (
-    FEE_PPM_MAX,
     End,
     FrozenPrice,
     PriceMode,
@@ -30,8 +29,8 @@ from computepool.core.ledger.charging import (
     price_attempt,
     price_reserve,
     price_seconds,
-    split_price,
 )
+from computepool.core.ledger.fee import FEE_PPM_MAX, split_price
 from computepool.core.ledger.transfer import TransferKind
 from tests.support.ledger_bugs import PLANTED, find_bug
 from tests.support.ledger_histories import KINDS, History, Rules

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from computepool.core.ledger.charging import price_seconds, split_price
+from computepool.core.jobs.spec import Requirements
+from computepool.core.ledger.charging import price_seconds
+from computepool.core.ledger.fee import split_price
 from computepool.core.market import cheapest
 from computepool.core.market.cheapest import OfferIndex
-from computepool.core.market.earnings import list_tier_earnings, owner_part
+from computepool.core.market.earnings import list_tier_earnings
 from computepool.core.market.index import DealGroup, find_level, link_accounts
 from computepool.core.market.offers import (
     SECONDS_MIN_STEPS,
@@ -25,7 +27,14 @@ from computepool.core.market.offers import (
     find_offer_refusal,
 )
 from computepool.core.market.ppm import PPM
-from computepool.core.market.price import StartRefusal, find_start_refusal, price_ask, price_match, price_slice
+from computepool.core.market.price import (
+    StartRefusal,
+    find_start_refusal,
+    price_ask,
+    price_match,
+    price_slice,
+    to_base_price,
+)
 from computepool.core.market.quote import BucketDay, BucketView, QuoteAsk, make_quote
 from computepool.core.market.rate_card import Bucket, parse_rate_card
 from computepool.core.market.spot import (
@@ -38,6 +47,9 @@ from computepool.core.market.spot import (
     advance,
     measure_pressures,
 )
+from computepool.core.placement.checks import check_price
+from computepool.core.placement.price import SlicePrice
+from computepool.core.placement.shape import to_shape
 from tests.support.builders import NOW, account_number
 
 QUICK = settings(max_examples=150, deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
@@ -69,26 +81,45 @@ def test_spot_with_force_lets_nobody_in_below_it(floor, ceiling, spot):
         assert price_match(floor=floor, ceiling=ceiling, spot=spot) >= spot
 
 
-@QUICK
-@given(
-    base=st.integers(1, 10**9),
-    ceiling=st.none() | st.integers(0, 10**10),
-    floor=st.integers(0, 10**10),
-    seconds=st.integers(1, 10**6),
-    bucket=st.sampled_from(BUCKETS),
+FIXED = st.builds(
+    SlicePrice, st.integers(1, 10**9), ceiling_microcredits=st.integers(1, 10**10), seconds=st.integers(1, 10**6)
 )
-def test_a_fixed_price_stays_within_ceiling_and_floor(base, ceiling, floor, seconds, bucket):
+
+
+def the_gate_keeps_floors_and_lets_others_in(fixed: SlicePrice, bucket: Bucket, near: int, price: int) -> None:
+    """`near` is how far a floor lies from what the price comes to an hour."""
+    shape = to_shape(Requirements(slice_price=fixed))
+    floor = max(0, price * 3_600 // fixed.seconds + near)
+    assert price <= fixed.ceiling_microcredits
+    if check_price(shape, floor, to_base_price(CARD, bucket, floor)) is None:
+        assert price * 3_600 >= floor * fixed.seconds, "the floor holds for the whole wall limit"
+    # Shapes are brought down to steps of 5 %; of figures of few microcredits, rounding takes more.
+    low = max(0, floor * 94 // 100 - 3)
+    if near <= 0 and fixed.base_microcredits >= 1_000:
+        assert check_price(shape, low, to_base_price(CARD, bucket, low)) is None, "whoever asks for less gets it"
+
+
+@QUICK
+@given(fixed=FIXED, bucket=st.sampled_from(BUCKETS), near=st.integers(-2, 2))
+def test_a_fixed_price_that_passes_the_gate_covers_the_floor_however_long_the_slice_runs(fixed, bucket, near):
     price = price_slice(
         CARD,
         bucket,
-        base_microcredits=base,
-        ceiling_microcredits=ceiling,
-        floor_microcredits_per_hour=floor,
-        seconds=seconds,
+        base_microcredits=fixed.base_microcredits,
+        ceiling_microcredits=fixed.ceiling_microcredits,
     )
-    if not isinstance(price, StartRefusal):
-        assert ceiling is None or price <= ceiling
-        assert price >= price_seconds(floor, seconds)
+    the_gate_keeps_floors_and_lets_others_in(fixed, bucket, near, price)
+
+
+def test_control_a_price_that_is_rounded_down_falls_below_a_floor():
+    @settings(QUICK, phases=[Phase.generate])
+    @given(fixed=FIXED, bucket=st.sampled_from(BUCKETS), near=st.integers(-2, 2))
+    def run(fixed: SlicePrice, bucket: Bucket, near: int) -> None:
+        price = min(CARD.multiply(fixed.base_microcredits, bucket), fixed.ceiling_microcredits)
+        the_gate_keeps_floors_and_lets_others_in(fixed, bucket, near, price)
+
+    with pytest.raises(AssertionError, match="the floor holds"):
+        run()
 
 
 @QUICK
@@ -97,7 +128,6 @@ def test_what_the_submitter_pays_is_what_owner_and_fee_get(price, seconds, fee_p
     paid = price_seconds(price, seconds)
     owner, fee = split_price(paid, fee_ppm=fee_ppm)
     assert owner + fee == paid
-    assert owner == owner_part(paid, fee_ppm=fee_ppm)
     assert fee * PPM >= paid * fee_ppm
     assert paid * 3_600 <= price * seconds
 

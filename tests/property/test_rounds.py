@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from computepool.core.ids import JobId, ShapeId, SlotName
+from computepool.core.ids import AccountId, JobId, NodeId, ShapeId, SlotName
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.placement.checks import find_refusal
@@ -62,11 +63,22 @@ GPU_SLOTS = st.builds(
     isolation=st.sampled_from(list(IsolationLevel)),
     welcome=WELCOME,
 )
+
+
+def make_owned(owner_id: AccountId | None, **values: Any) -> Candidate:
+    """An owner is welcome in every pool of theirs."""
+    candidate = make_candidate(**values)
+    welcome = candidate.slot.welcome
+    return replace(candidate, owner_id=owner_id) if welcome is None or owner_id in welcome else candidate
+
+
 CANDIDATES = st.builds(
-    make_candidate,
+    make_owned,
     slot=CPU_SLOTS | GPU_SLOTS,
     price_microcredits_per_hour=st.sampled_from([0, CREDIT, 3 * CREDIT]),
     reliability=st.sampled_from([0.5, 0.9]),
+    base_price_microcredits_per_hour=st.sampled_from([0, CREDIT, 3 * CREDIT]),
+    owner_id=st.sampled_from([None, None, account_number(1), account_number(2)]),
 )
 SHAPES = st.builds(
     make_shape,
@@ -80,6 +92,7 @@ SHAPES = st.builds(
     ceiling_microcredits_per_hour=st.sampled_from([None, None, CREDIT]),
     job_kind=st.sampled_from(["compute", "compute", "ml"]),
     slice_seconds=st.sampled_from([10, 60]),
+    base_ceiling_microcredits_per_hour=st.sampled_from([None, None, CREDIT]),
 )
 # Few, so that slices stand behind each other.
 RUNS = st.builds(
@@ -108,15 +121,16 @@ class Scene:
         slot, waited = candidate.slot, NOW - head.queued_at
         if slot.node_id == head.avoid_node_id and waited < timedelta(seconds=AVOID_SECONDS):
             return False
-        return (
-            find_refusal(
-                self.shape_of(head),
-                slot,
-                price_microcredits_per_hour=candidate.price_microcredits_per_hour,
-                account_id=head.run.account_id,
-            )
-            is None
-        )
+        shape, account_id = self.shape_of(head), head.run.account_id
+        # To its owner it was given for nothing; to others it is what it asks.
+        candidate = next((each for each in self.candidates if each.slot == slot), candidate)
+        if candidate.owner_id == account_id:
+            return find_refusal(shape, slot, account_id=account_id) is None
+        prices = {
+            "price_microcredits_per_hour": candidate.price_microcredits_per_hour,
+            "base_price_microcredits_per_hour": candidate.base_price_microcredits_per_hour,
+        }
+        return find_refusal(shape, slot, **prices, account_id=account_id) is None
 
     def shape_of(self, head: Head) -> Shape:
         return self.queue.shapes[head.run.shape_id]
@@ -126,8 +140,12 @@ class Scene:
         return [head for head in self.queue.heads if head not in placed]
 
     def list_idle(self, pairs: list[Pair]) -> list[Candidate]:
-        taken = [pair.candidate for pair in pairs]
-        return [candidate for candidate in self.candidates if candidate not in taken]
+        taken = {key_of(pair.candidate) for pair in pairs}
+        return [candidate for candidate in self.candidates if key_of(candidate) not in taken]
+
+
+def key_of(candidate: Candidate) -> tuple[NodeId, SlotName]:
+    return candidate.slot.node_id, candidate.slot.name
 
 
 def make_scene(
@@ -191,6 +209,15 @@ def nothing_that_fits_is_left_over(scene: Scene, place: Place) -> None:
     assert not [pair for pair in left if scene.may_run(*pair)], "nothing that fits is left"
 
 
+def ones_own_slots_cost_nothing_and_others_what_they_ask(scene: Scene, place: Place) -> None:
+    asked = {key_of(each): each for each in scene.candidates}
+    for pair in place(scene.queue, scene.candidates):
+        offered = asked[key_of(pair.candidate)]
+        own = offered.owner_id == pair.head.run.account_id
+        price = 0 if own else offered.price_microcredits_per_hour
+        assert pair.candidate.price_microcredits_per_hour == price, "own slots cost nothing"
+
+
 def the_order_of_nodes_is_irrelevant(scene: Scene, place: Place) -> None:
     pairs, candidates = place(scene.queue, scene.candidates), scene.candidates
     assert place(scene.queue, candidates[::-1]) == pairs, "the order is irrelevant"
@@ -232,6 +259,7 @@ PROPERTIES = [
     the_winner_passes_every_gate,
     no_slot_and_no_head_is_used_twice,
     nothing_that_fits_is_left_over,
+    ones_own_slots_cost_nothing_and_others_what_they_ask,
     the_order_of_nodes_is_irrelevant,
     a_slot_that_fits_nobody_changes_nothing,
 ]
@@ -349,6 +377,19 @@ def place_that_forgets_the_price(queue: HeadQueue, candidates: list[Candidate]) 
     return place(replace(queue, shapes=free), candidates)
 
 
+def place_that_forgets_the_price_per_slice(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
+    free = {id: replace(shape, base_ceiling_microcredits_per_hour=None) for id, shape in queue.shapes.items()}
+    return place(replace(queue, shapes=free), candidates)
+
+
+def place_that_knows_no_owners(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
+    return place(queue, [replace(each, owner_id=None) for each in candidates])
+
+
+def place_that_takes_everybody_for_the_owner(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
+    return place(queue, [replace(each, price_microcredits_per_hour=0) for each in candidates])
+
+
 def place_that_stops_after_the_first(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
     return place(queue, candidates)[:1]
 
@@ -373,7 +414,7 @@ def place_that_serves_the_modest_first(queue: HeadQueue, candidates: list[Candid
     for shape_id in sorted(queue.shapes, key=lambda id: demand(queue.shapes[id])):
         served = place(replace(queue, heads=[h for h in queue.heads if h.run.shape_id == shape_id]), free)
         pairs += served
-        free = [each for each in free if each not in [pair.candidate for pair in served]]
+        free = [each for each in free if key_of(each) not in {key_of(pair.candidate) for pair in served}]
     return pairs
 
 
@@ -403,6 +444,10 @@ def place_that_turns_priorities_round(queue: HeadQueue, candidates: list[Candida
         (the_winner_passes_every_gate, place_that_checks_nothing),
         (the_winner_passes_every_gate, place_that_forgets_to_avoid),
         (the_winner_passes_every_gate, place_that_forgets_the_price),
+        (the_winner_passes_every_gate, place_that_forgets_the_price_per_slice),
+        (nothing_that_fits_is_left_over, place_that_knows_no_owners),
+        (ones_own_slots_cost_nothing_and_others_what_they_ask, place_that_knows_no_owners),
+        (ones_own_slots_cost_nothing_and_others_what_they_ask, place_that_takes_everybody_for_the_owner),
         (nothing_that_fits_is_left_over, place_that_stops_after_the_first),
         (the_order_of_nodes_is_irrelevant, place_that_takes_who_called_first),
         (a_slot_that_fits_nobody_changes_nothing, place_that_looks_at_the_tightest_slot_only),
@@ -418,5 +463,5 @@ def test_a_broken_round_is_noticed(holds, broken):
     def try_(scene: Scene) -> None:
         holds(scene, broken)
 
-    with pytest.raises(AssertionError, match=r"gate|twice|left|irrelevant|nothing|first|own order"):
+    with pytest.raises(AssertionError, match=r"gate|twice|left|irrelevant|nothing|first|own order|own slots"):
         try_()

@@ -14,7 +14,14 @@ from computepool.core.ledger import verbs
 from computepool.core.ledger.accounts import LedgerAccount
 from computepool.core.ledger.amount import Microcredits
 from computepool.core.ledger.books import Draft, MemoryBooks, Outcome
-from computepool.core.ledger.charging import Charge
+from computepool.core.ledger.charging import (
+    Charge,
+    End,
+    FrozenPrice,
+    PriceMode,
+    count_paid_seconds,
+    price_attempt,
+)
 from computepool.core.ledger.earning import Earning, EarningState
 from computepool.core.ledger.refusal import Refusal, RefusalCode
 from computepool.core.ledger.transfer import Leg, Posting
@@ -87,6 +94,20 @@ def split_that_rounds_both_down(attempt_id: AttemptId, price: int, *, fee_ppm: i
 
 def split_that_rounds_to_the_owner(attempt_id: AttemptId, price: int, *, fee_ppm: int) -> Charge:
     return Charge(attempt_id, price - price // 5, price // 5)
+
+
+def price_of_a_slice_by_the_second(price: FrozenPrice, end: End, *, wall_seconds: int) -> int:
+    as_if = FrozenPrice(PriceMode.PER_SECOND, price.microcredits)
+    return price_attempt(as_if, end, wall_seconds=wall_seconds)
+
+
+def price_that_is_whole_for_a_failure(price: FrozenPrice, end: End, *, wall_seconds: int) -> int:
+    whole = price.mode is PriceMode.PER_SLICE and count_paid_seconds(end) > 0
+    return price.microcredits if whole else price_attempt(price, end, wall_seconds=wall_seconds)
+
+
+def price_that_is_paid_to_whoever_failed(price: FrozenPrice, end: End, *, wall_seconds: int) -> int:
+    return price_attempt(price, replace(end, cause=None), wall_seconds=wall_seconds)
 
 
 def pay_to_that_pays_all_again(**arguments: Any) -> Posting | Refusal:
@@ -202,6 +223,15 @@ PLANTED = [
     ),
     PlantedBug(
         "rounding loses a microcredit", Rules(charge=split_that_rounds_both_down), "plain arithmetic|expected"
+    ),
+    PlantedBug(
+        "a fixed price is charged by the second", Rules(price=price_of_a_slice_by_the_second), "plain|expected"
+    ),
+    PlantedBug(
+        "a failure costs the whole price of a slice", Rules(price=price_that_is_whole_for_a_failure), "plain|expected"
+    ),
+    PlantedBug(
+        "a node is paid for its own fault", Rules(price=price_that_is_paid_to_whoever_failed), "plain|expected"
     ),
     PlantedBug("rounding goes to the owner", Rules(charge=split_that_rounds_to_the_owner), "plain arithmetic"),
     PlantedBug(

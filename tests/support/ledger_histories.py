@@ -18,11 +18,13 @@ from uuid import UUID
 import asyncpg
 
 from computepool.core.ids import AccountId, AttemptId, JobId
+from computepool.core.jobs.cause import Cause
+from computepool.core.jobs.state import AttemptState
 from computepool.core.ledger import charging, earning, verbs
 from computepool.core.ledger.accounts import SHARDS, AccountKind, LedgerAccount
 from computepool.core.ledger.amount import Microcredits
 from computepool.core.ledger.books import MemoryBooks, Outcome
-from computepool.core.ledger.charging import Charge
+from computepool.core.ledger.charging import Charge, End, FrozenPrice, PriceMode
 from computepool.core.ledger.earning import Earning, EarningState
 from computepool.core.ledger.refusal import Refusal, RefusalCode
 from computepool.core.ledger.transfer import Leg, Posting
@@ -50,6 +52,7 @@ class Rules:
     """What is under test; a control breaks one of them."""
 
     books: Callable[[], MemoryBooks] = MemoryBooks
+    price: Callable[..., int] = charging.price_attempt
     charge: Callable[..., Charge] = charging.charge_attempt
     top_up: Callable[..., Posting | Refusal] = verbs.top_up
     hold: Callable[..., Posting | Refusal] = verbs.hold
@@ -204,9 +207,12 @@ class History:
             return
         owner = self.pick_owner(job)
         attempts = [AttemptId(self.new_id()) for _ in range(self.dice.choice([1, 1, 2, 3]))]
-        prices = [self.draw_part(job.held // len(attempts)) for _ in attempts]
+        agreed = [self.draw_price(job.held // len(attempts)) for _ in attempts]
+        prices = [price for _, price in agreed]
         total = sum(prices)
-        charges = [self.rules.charge(id, price, fee_ppm=FEE_PPM) for id, price in zip(attempts, prices, strict=True)]
+        charges = [
+            self.rules.charge(id, priced, fee_ppm=FEE_PPM) for id, (priced, _) in zip(attempts, agreed, strict=True)
+        ]
         made = self.rules.settle(
             job_id=job.id,
             submitter_id=job.submitter_id,
@@ -578,6 +584,21 @@ class History:
     def draw_part(self, of: int) -> int:
         """Mostly up to a half; now and then nothing, all, or one too many."""
         return self.dice.choice([0, 1, of, of + 1, *[self.dice.randint(0, of), *[self.dice.randint(0, of // 2)] * 8]])
+
+    def draw_price(self, most: int) -> tuple[int, int]:
+        """How an attempt was to be paid and how it ended: its price by the rules, and by plain arithmetic."""
+        wall = self.dice.choice([1, 7, 100, 3_600])
+        seconds = self.dice.randint(1, wall)
+        cause = self.dice.choice([None, None, None, Cause.EXIT_CODE, Cause.GPU_LOST])
+        if self.dice.random() < 0.6:
+            mode, figure = PriceMode.PER_SLICE, self.draw_part(most)
+            price = figure if cause is None else figure * seconds // wall
+        else:
+            mode, figure = PriceMode.PER_SECOND, self.draw_part(most) * 3_600 // wall
+            price = figure * seconds // 3_600
+        end = End(cause, AttemptState.RUNNING, seconds)
+        priced = self.rules.price(FrozenPrice(mode, figure), end, wall_seconds=wall)
+        return priced, 0 if cause is Cause.GPU_LOST else price
 
     def shards(self, kind: AccountKind) -> dict[LedgerAccount, int]:
         return {shard: self.books.get_balance(shard) for shard in SHARDS[kind]}

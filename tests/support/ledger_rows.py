@@ -55,6 +55,9 @@ POSSIBLE = [
     _earn(charged=None, fee=None, state="NULL", release_at="NULL"),
     "UPDATE attempts SET rate_microcredits_per_hour = 0, fee_ppm = 200000, holdback_seconds = 0",
     "UPDATE jobs SET held_remaining = 1, reserve_microcredits = 1, charged_microcredits = 1",
+    "UPDATE jobs SET slice_base_microcredits = 1",
+    "UPDATE attempts SET slice_price_microcredits = 0",
+    "UPDATE shapes SET base_ceiling_microcredits_per_hour = 1, ceiling_microcredits_per_hour = 1",
 ]
 
 # The rows of tests/integration/test_schema.py's table, for the ledger.
@@ -89,6 +92,18 @@ IMPOSSIBLE = [
     ),
     ("jobs_reserve_check", "UPDATE jobs SET reserve_microcredits = -1"),
     ("jobs_charged_check", "UPDATE jobs SET charged_microcredits = -1"),
+    ("jobs_slice_base_check", "UPDATE jobs SET slice_base_microcredits = 0"),
+    ("shapes_base_ceiling_check", "UPDATE shapes SET base_ceiling_microcredits_per_hour = 1"),
+    *(
+        ("shapes_base_ceiling_check", f"UPDATE shapes SET {base} = {one}, {ceiling} = {other}")
+        for base, ceiling in [("base_ceiling_microcredits_per_hour", "ceiling_microcredits_per_hour")]
+        for one, other in [(0, 1), (1, 0)]
+    ),
+    ("attempts_slice_price_check", "UPDATE attempts SET slice_price_microcredits = -1"),
+    (
+        "attempts_slice_price_check",
+        "UPDATE attempts SET slice_price_microcredits = 1, rate_microcredits_per_hour = 1",
+    ),
     ("attempts_rate_check", "UPDATE attempts SET rate_microcredits_per_hour = -1"),
     ("attempts_fee_ppm_check", "UPDATE attempts SET fee_ppm = -1"),
     ("attempts_fee_ppm_check", "UPDATE attempts SET fee_ppm = 200001"),

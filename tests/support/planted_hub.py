@@ -146,7 +146,7 @@ def spot_without_force() -> None:
     """Slots ask their floor whoever waits."""
     from computepool.hub.services.prices import PriceBook
 
-    PriceBook.ask = lambda self, slot, speed_tflops, floor: floor
+    PriceBook.ask = lambda self, slot, speed_tflops, floor: (floor, floor)
 
 
 def index_of_everything() -> None:

@@ -25,7 +25,7 @@ from computepool.core.ledger import verbs
 from computepool.core.ledger.books import Outcome
 from computepool.core.placement.pools import Fleet
 from computepool.core.placement.rounds import Round, Run, Wish
-from computepool.core.placement.scorers import Candidate, make_candidate
+from computepool.core.placement.scorers import Candidate, to_speed
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot
 from computepool.core.placement.weights import WeightBook
@@ -51,6 +51,7 @@ from computepool.hub.store import slices as slice_store
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Pool, create_pool
 from computepool.hub.store.jobs import Job
+from computepool.hub.store.nodes import OfferedSlot
 from computepool.wire import jobs as wire_jobs
 from computepool.wire import nodes as wire_nodes
 from computepool.wire.attempts import CompleteAnswer, CompleteOutcome, CompleteRequest, Completion
@@ -101,8 +102,8 @@ class Bench:
     def count_shapes(self, account_id: AccountId) -> int:
         return len({shape_id for account, shape_id in self.waiting if account == account_id})
 
-    def is_pooled(self, account_id: AccountId) -> bool:
-        return account_id in self.fleet.pooled_accounts
+    def is_apart(self, account_id: AccountId) -> bool:
+        return self.fleet.is_apart(account_id)
 
     def take_slot(self, shape: Shape, wish: Wish, account_id: AccountId) -> Candidate | None:
         found = self.fleet.best(
@@ -113,7 +114,8 @@ class Bench:
             ceiling=shape.ceiling_microcredits_per_hour,
         )
         if found is not None:
-            self.taken.append(self.fleet.take(found.slot.node_id, found.slot.name))
+            self.fleet.take(found.slot.node_id, found.slot.name)
+            self.taken.append(found)
         return found
 
     def give_slot(self, candidate: Candidate) -> None:
@@ -200,16 +202,13 @@ class Spine:
         """The free slots of these nodes; with `busy` those that are taken too."""
         async with self.pool.acquire() as conn:
             offered = await node_store.list_candidates(conn, [node.id for node in nodes])
-        return [
-            make_candidate(
-                each.slot,
-                price_microcredits_per_hour=self.leases.prices.ask(each.slot, 1.0, each.floor_microcredits_per_hour),
-                reliability=0.9,
-                declared_tflops=each.declared_tflops,
-            )
-            for each in offered
-            if busy or not each.busy
-        ]
+        return [self.to_candidate(each) for each in offered if busy or not each.busy]
+
+    def to_candidate(self, offered: OfferedSlot) -> Candidate:
+        """As a hub's registry makes it, by the prices of this moment."""
+        slot, speed = offered.slot, to_speed(offered.slot, offered.declared_tflops)
+        asked = self.leases.prices.ask(slot, speed, offered.floor_microcredits_per_hour)
+        return Candidate(slot, speed, asked.price, 0.9, asked.base_price, offered.owner_id, asked.spot)
 
     async def open_round(self, candidates: Iterable[Candidate], *, grants_max: int = GRANTS_MAX) -> Round:
         """Over these slots and all that is queued."""

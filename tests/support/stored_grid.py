@@ -20,6 +20,7 @@ from computepool.core.accounts.roles import DEFAULT_ROLES
 from computepool.core.ids import AccountId, JobId, KeyId, NodeId
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.spec import Requirements
+from computepool.core.placement.price import SlicePrice
 from computepool.core.placement.shape import to_shape
 from computepool.hub.config import HubSettings
 from computepool.hub.services import nodes as node_service
@@ -114,21 +115,20 @@ class StoredGrid:
         """Its slices are queued, whatever its own columns say."""
         at, need = at or clock.now(), need or Requirements()
         job_id = JobId(id_at(at))
-        names = wire_jobs.Requirements.__struct_fields__
-        asked = msgspec.to_builtins({name: getattr(need, name) for name in names})
         async with self.pool.acquire() as conn, conn.transaction():
             shapes = await shape_store.get_or_insert_shapes(conn, {to_shape(need)})
             values = {
                 "id": job_id,
                 "account_id": owner.account_id,
                 "name": "job",
-                "spec": {"command": ["true"], "kind": need.job_kind, "requirements": asked},
+                "spec": {"command": ["true"], "kind": need.job_kind, "requirements": _to_wire(need)},
                 "shape_id": shapes[to_shape(need)],
                 "priority": 0,
                 "slice_count": slices,
                 "retries": 2,
                 "wall_seconds": need.slice_seconds or 60,
                 "created_at": at,
+                **_to_columns(need.slice_price),
                 **columns,
             }
             names = ", ".join(values)
@@ -168,6 +168,23 @@ class StoredGrid:
                 index,
                 number,
             )
+
+
+def _to_columns(fixed: SlicePrice | None) -> dict[str, Any]:
+    if fixed is None:
+        return {}
+    return {
+        "slice_base_microcredits": fixed.base_microcredits,
+        "reserve_microcredits": fixed.ceiling_microcredits,
+        "wall_seconds": fixed.seconds,
+    }
+
+
+def _to_wire(need: Requirements) -> dict[str, Any]:
+    """A fixed price is no requirement on the wire; it stands in columns of the job."""
+    names = wire_jobs.Requirements.__struct_fields__
+    asked: dict[str, Any] = msgspec.to_builtins({name: getattr(need, name) for name in names})
+    return asked
 
 
 def id_at(at: datetime) -> UUID:

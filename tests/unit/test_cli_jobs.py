@@ -15,10 +15,11 @@ from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
+from computepool.core.ledger.charging import PriceMode
 from computepool.core.nodes.state import NodeState
 from computepool.core.placement.slot import SlotKind
 from computepool.core.placement.weights import Preference
-from computepool.wire.jobs import Attempt, Job, OutputFile, Requirements, Slice, SliceCounts
+from computepool.wire.jobs import Attempt, Job, JobPrice, OutputFile, Requirements, Slice, SliceCounts
 from computepool.wire.nodes import Gpu, Hardware, Node, Offer, SlotView
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
@@ -113,6 +114,10 @@ def test_a_job_tells_what_it_needs() -> None:
 
 def test_a_job_tells_what_it_would_rather_have() -> None:
     assert "wants      the best value, class normal" in describe_job(make_job())
+    price = JobPrice(
+        mode=PriceMode.PER_SLICE, microcredits_per_slice=2_500_000, ceiling_microcredits_per_slice=6 * 10**6
+    )
+    assert "price      2.5 credits a slice x tier x region, at most 6" in describe_job(make_job(price=price))
     wishes = {"prefer": Preference.CHEAPEST, "priority_class": PriorityClass.HIGH, "priority": 3}
     lines = describe_job(make_job(**wishes, deadline_at=NOW))
     assert "wants      the cheapest slot, class high, priority 3" in lines

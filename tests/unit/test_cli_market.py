@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from computepool.cli import earnings, quote, run
 from computepool.cli.earnings import describe_earnings
@@ -14,7 +15,9 @@ from computepool.cli.main import EXIT_REFUSED
 from computepool.cli.main import run as say
 from computepool.cli.market import describe_history, describe_market
 from computepool.cli.quote import describe_quote
+from computepool.core.ledger.charging import PriceMode
 from computepool.core.market.price import PLAIN_WORDS, StartRefusal
+from computepool.wire.jobs import JobPrice
 from computepool.wire.market import (
     BucketEarnings,
     CostRange,
@@ -105,6 +108,18 @@ def test_a_quote_is_read_as_cost_reason_hold_start_and_places() -> None:
     assert "of your own" not in shown
 
 
+def test_a_quote_of_a_fixed_price_says_what_a_slice_costs_wherever_it_runs() -> None:
+    price = JobPrice(
+        mode=PriceMode.PER_SLICE, microcredits_per_slice=2_500_000, ceiling_microcredits_per_slice=6 * CREDIT
+    )
+    place = make_place(slice_price_microcredits=5_250_000)
+    shown = text_of(describe_quote(make_quote(price=price, places=[place]), slices=2))
+    assert "(However long a slice runs: a fixed price for each that is delivered.)" in shown
+    assert "A slice costs 2.5 credits, times tier and region of its slot, and 6 credits at most." in shown
+    assert "TIER REGION A SLICE SPOT USUAL FREE SLOTS STARTS rtx-4090 in 5.25 25.2 25.2 3 12 at once" in shown
+    assert "An hour costs" not in shown
+
+
 def test_what_would_not_start_is_said_with_its_reason() -> None:
     refused = make_place(
         starts_in_seconds=None,
@@ -149,6 +164,7 @@ def make_floor(floor: int, **overrides: Any) -> FloorEarnings:
         "price_microcredits_per_hour": 25_200_000,
         "busy_ppm": 500_000,
         "owner_microcredits_per_hour": 10_080_000,
+        "owner_microcredits_per_busy_hour": 20_160_000,
         "owner_microcredits_per_job": 3_360_000,
     }
     return FloorEarnings(**(fields | overrides))
@@ -170,6 +186,8 @@ def test_earnings_are_read_as_a_table_of_floors_and_one_of_tiers() -> None:
     tier = TierEarnings(
         tier="cpu",
         multiplier_ppm=800_000,
+        reference_microcredits_per_hour=6_720_000,
+        owner_reference_microcredits_per_hour=5_376_000,
         price_microcredits_per_hour=6_720_000,
         owner_microcredits_per_hour=5_376_000,
         owner_microcredits_per_slice={"ml": 1_120_000},
@@ -177,8 +195,12 @@ def test_earnings_are_read_as_a_table_of_floors_and_one_of_tiers() -> None:
     shown = text_of(describe_earnings(Earnings(region="in", buckets=[bucket], tiers=[tier])))
     assert "2 slots of yours: rtx-4090 in the region in. Spot is 25.2 credits/h" in shown
     assert "in use for 50 % of the last day" in shown
-    assert "0 25.2 50 % 10.08 3.36 most 30 25.2 50 % 0 3.36 An hour" in shown
-    assert "cpu 0.8 6.72 5.37 1.12" in shown
+    assert "FLOOR PAID/H IN USE LENT/H WORK/H JOB 0 25.2" in shown
+    assert "0 25.2 50 % 10.08 20.16 3.36 most 30 25.2 50 % 0 20.16 3.36 An hour" in shown
+    assert "TIER TIMES USUAL YOURS SPOT YOURS ML cpu" in shown
+    assert "cpu 0.8 6.72 5.37 6.72 5.37 1.12" in shown
+    idle = text_of(describe_earnings(Earnings(region="in", buckets=[replace(bucket, busy_ppm=0)], tiers=[])))
+    assert "No slot like it was seen in use over the last day" in idle
 
 
 # Prices for everybody
@@ -251,7 +273,9 @@ def test_the_market_is_read_as_a_table_of_spot_usual_price_and_index() -> None:
 
 def test_where_nothing_was_lent_the_market_says_so() -> None:
     page = SpotPage(rate_card_version="0123456789abcdef", tick_seconds=120, spots=[])
-    assert "Nothing has been lent here yet" in text_of(describe_market(page, make_index()))
+    assert "Nothing was lent yet when the market last moved, which it does every 120 seconds" in text_of(
+        describe_market(page, make_index())
+    )
 
 
 def test_the_history_of_one_tier_is_drawn_with_its_bounds() -> None:

@@ -10,11 +10,12 @@ from uuid import UUID
 import pytest
 
 from computepool.cli.experiment import describe_experiment
-from computepool.cli.why import describe_job, describe_node, lay_out
+from computepool.cli.why import describe_job, describe_node, lay_out, say_run
 from computepool.core.jobs.cause import PLAIN_WORDS, Cause
 from computepool.core.jobs.ending import Remedy
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
+from computepool.core.ledger.charging import PriceMode
 from computepool.core.nodes.state import NodeState
 from computepool.core.placement.experiment import Verdict
 from computepool.core.placement.explain import Gate, Standing
@@ -22,7 +23,7 @@ from computepool.core.placement.idleness import IdleReason
 from computepool.core.placement.weights import Preference
 from computepool.wire import placement as wire_placement
 from computepool.wire import why as wire
-from computepool.wire.jobs import Requirements, SliceCounts
+from computepool.wire.jobs import JobPrice, Requirements, SliceCounts
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 CREDIT = 1_000_000
@@ -74,6 +75,17 @@ def make_waiting(**overrides: Any) -> wire.WhyWaiting:
         ],
     }
     return wire.WhyWaiting(**(fields | overrides))
+
+
+def test_a_suggested_price_per_slice_can_be_typed() -> None:
+    change = wire.WhyChange(gate=Gate.PRICE, asked="5", instead="10", words="pay 10 credits a slice instead of 5")
+    price = JobPrice(
+        mode=PriceMode.PER_SLICE, microcredits_per_slice=10 * CREDIT, ceiling_microcredits_per_slice=30_500_000
+    )
+    suggestion = wire.WhySuggestion(
+        changes=[change], requirements=Requirements(), price=price, slot_count=3, free_count=2, places=[]
+    )
+    assert say_run(suggestion) == "computepool run --price-per-slice 10 --max-price-per-slice 30.5 ..."
 
 
 def make_candidate(rank: int, **overrides: Any) -> wire.WhyCandidate:

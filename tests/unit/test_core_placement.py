@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from itertools import permutations
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -535,6 +536,18 @@ def test_patience_grows_with_what_there_is_to_gain_and_has_an_end():
     seconds = [patience_seconds(gap) for gap in gaps]
     assert seconds == sorted(seconds)
     assert (seconds[0], seconds[-1]) == (0.0, ELSEWHERE_SECONDS_MAX)
+
+
+def test_other_hubs_are_asked_on_behalf_of_the_account():
+    asked: list[Any] = []
+
+    def find_gap(*question: Any) -> float:
+        asked.append(question)
+        return 0.0
+
+    queue = HeadQueue([head(CPU, account=2, queued_at=NOW)], SHAPES)
+    run_round(open_round(queue, [make_candidate(CPU_SLOT)], gap_elsewhere=find_gap), queue)
+    assert [question[-1] for question in asked] == [account_number(2)]
 
 
 # What a round tells

@@ -20,12 +20,14 @@ from computepool.core.jobs.spec import (
     SCRIPT_BYTES_MAX,
     SLICES_MAX,
     WALL_SECONDS_MAX,
+    JobPrice,
     Requirements,
     find_class_refusal,
     is_safe_relative_path,
     is_sha256,
     list_faults,
 )
+from computepool.core.ledger.charging import PriceMode
 from computepool.core.placement.price import PRICE_MICROCREDITS_MAX
 from tests.support.builders import NOW, SHA256, make_file, make_spec
 
@@ -40,8 +42,29 @@ def needs(**overrides: object) -> dict[str, Requirements]:
     return {"requirements": Requirements(**overrides)}
 
 
+def pays(mode: PriceMode = PriceMode.PER_SLICE, **figures: int) -> dict[str, JobPrice]:
+    return {"price": JobPrice(mode, **figures)}
+
+
 def test_the_plainest_job_has_no_faults():
     assert faults_of() == []
+
+
+@pytest.mark.parametrize("name", ["microcredits_per_slice", "ceiling_microcredits_per_slice"])
+def test_a_price_per_slice_has_bounds_and_goes_with_its_mode(name):
+    for figure in (1, PRICE_MICROCREDITS_MAX):
+        assert faults_of(**pays(**{name: figure})) == []
+        [fault] = faults_of(**pays(PriceMode.PER_SECOND, **{name: figure}))
+        assert fault == f"price.{name} goes with price.mode per_slice; leave it out, or set the mode"
+    for figure in (-1, 0, PRICE_MICROCREDITS_MAX + 1):
+        [fault] = faults_of(**pays(**{name: figure}))
+        assert fault.startswith(f"price.{name} is {figure}; it must be between 1 and ")
+
+
+def test_a_ceiling_per_hour_does_not_go_with_a_price_per_slice():
+    assert faults_of(**pays()) == []
+    [fault] = faults_of(**pays(), **needs(ceiling_microcredits_per_hour=1))
+    assert "set price.ceiling_microcredits_per_slice instead" in fault
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,15 @@ from computepool.core.placement.scorers import Candidate, score
 from computepool.core.placement.slot import SlotKind
 from computepool.core.placement.weights import Preference
 from computepool.hub.dispatch import elsewhere as elsewhere_module
-from computepool.hub.dispatch.elsewhere import MARGIN, SCARCE_GAP, TOLD_PER_TIER, Elsewhere, list_best
+from computepool.hub.dispatch.elsewhere import (
+    MARGIN,
+    POOLS_MAX,
+    SCARCE_GAP,
+    TOLD_PER_POOL,
+    TOLD_PER_TIER,
+    Elsewhere,
+    list_best,
+)
 from tests.support.builders import GB, account_number, make_candidate, make_shape, make_slot, node_number
 from tests.support.head_queue import SETS
 
@@ -146,11 +154,12 @@ async def test_cpu_work_never_leaves_a_cpu_slot_for_a_gpu_elsewhere(table):
         replace(GPU_WORK, regions=("DE",)),
         replace(GPU_WORK, isolation=IsolationLevel.GVISOR),
         replace(GPU_WORK, ceiling_microcredits_per_hour=0),
+        replace(GPU_WORK, base_ceiling_microcredits_per_hour=1),
     ],
-    ids=["vram", "tier", "cores", "ram", "disk", "region", "isolation", "price"],
+    ids=["vram", "tier", "cores", "ram", "disk", "region", "isolation", "price", "price per slice"],
 )
 async def test_a_slot_elsewhere_that_misses_a_gate_is_not_waited_for(table, shape):
-    here = await meet(card(price=1, tier="rtx-3090"))
+    here = await meet(replace(card(price=1, tier="rtx-3090"), base_price_microcredits_per_hour=2))
     dear = card(price=100 * CREDIT)
     assert here.find_gap(GPU_WORK, Preference.VALUE, dear)
     assert not here.find_gap(shape, Preference.VALUE, dear)
@@ -207,10 +216,52 @@ def test_the_best_of_every_tier_are_told_and_no_more_than_a_few():
     assert set(cheapest.values()) == {CREDIT}
 
 
-def test_slots_of_private_pools_are_not_told_to_other_hubs():
+def test_slots_of_private_pools_are_not_told_as_public_ones():
     fleet = Fleet(SETS)
     fleet.add(make_candidate(make_slot(welcome=frozenset({account_number(1)}))))
     assert list_best(fleet) == []
+
+
+async def test_a_slot_of_a_pool_elsewhere_is_waited_for_by_those_who_are_welcome_there_alone(table):
+    friend, stranger = account_number(1), account_number(2)
+    here = await meet(cpu(price=CREDIT // 2, welcome=frozenset({friend})))
+    assert here.find_gap(CPU_WORK, Preference.VALUE, cpu(), "first", friend)
+    assert not here.find_gap(CPU_WORK, Preference.VALUE, cpu(), "second", stranger)
+    assert not here.find_gap(CPU_WORK, Preference.VALUE, cpu(), "third")
+
+
+@pytest.mark.parametrize("welcome", [None, frozenset(map(account_number, (1, 2)))], ids=["public", "in a pool"])
+async def test_ones_own_slot_elsewhere_costs_nothing_and_is_waited_for(table, welcome):
+    owner, other = account_number(1), account_number(2)
+    here = await meet(replace(cpu(price=100 * CREDIT, welcome=welcome), owner_id=owner))
+    cheap = make_shape(ceiling_microcredits_per_hour=CREDIT)
+    assert here.find_gap(cheap, Preference.VALUE, cpu(), "own", owner)
+    assert not here.find_gap(cheap, Preference.VALUE, cpu(), "other", other)
+
+
+async def test_few_slots_of_few_pools_are_told(table):
+    pools = [frozenset({account_number(number)}) for number in range(POOLS_MAX + 3)]
+    slots = [cpu(10 * number + each, welcome=pool) for number, pool in enumerate(pools) for each in range(9)]
+    there = make_hub(THERE, *slots)
+    await there.exchange()
+    told = msgspec.json.decode(table.rows[THERE])
+    assert [len(rows) for _, rows in told["pools"]] == [TOLD_PER_POOL] * POOLS_MAX
+    assert told["slots"] == []
+
+
+async def test_all_that_a_slot_is_chosen_by_is_told_and_what_an_older_hub_tells_is_understood(table):
+    sent = replace(
+        cpu(), base_price_microcredits_per_hour=7, spot_microcredits_per_hour=9, owner_id=account_number(1)
+    )
+    here = await meet(sent)
+    [told] = here._others[THERE]
+    assert replace(told.candidate, slot=sent.slot) == sent
+    older = {"slots": [elsewhere_module._to_row(sent)]}
+    table.rows[THERE] = msgspec.json.encode(older)
+    await here.exchange()
+    [told] = here._others[THERE]
+    assert told.candidate.price_microcredits_per_hour == CREDIT
+    assert (told.candidate.base_price_microcredits_per_hour, told.candidate.owner_id) == (0, None)
 
 
 def test_a_slot_without_conditions_is_told_as_before_there_were_any():

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from computepool.core.ids import NodeId, SlotName
 from computepool.core.market.offers import Schedule
+from computepool.core.placement.price import Asked
 from computepool.core.placement.slot import Slot, SlotKind
 from computepool.core.placement.weights import Preference
 from computepool.hub.dispatch import registry as registry_module
@@ -312,9 +313,9 @@ class Market:
         self.spot = 0
         self.on_ask: Callable[[Slot], None] = lambda slot: None
 
-    def ask(self, slot: Slot, speed_tflops: float, floor: int) -> int:
+    def ask(self, slot: Slot, speed_tflops: float, floor: int) -> Asked:
         self.on_ask(slot)
-        return max(floor, self.spot)
+        return Asked(max(floor, self.spot), 2 * max(floor, self.spot), self.spot)
 
 
 def list_prices(registry: Registry) -> dict[NodeId, int]:
@@ -339,6 +340,7 @@ async def test_where_spot_has_force_a_lower_ceiling_waits_and_starts_when_it_has
     assert find_for(ceiling=20) == NODE, "what slots ask changes when the registry is told"
     await registry.reprice()
     assert list_prices(registry) == {NODE: 50, OTHER: 70}
+    assert {each.base_price_microcredits_per_hour for each in registry.fleet} == {100, 140}
     assert (find_for(ceiling=20), find_for(ceiling=50)) == (None, NODE)
     market.spot = 0
     await registry.reprice()

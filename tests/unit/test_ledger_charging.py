@@ -10,7 +10,6 @@ from computepool.core.ids import AttemptId
 from computepool.core.jobs.cause import NODE_FAULTS, SPENDS_RETRY, Cause
 from computepool.core.jobs.state import AttemptState
 from computepool.core.ledger.charging import (
-    FEE_PPM_MAX,
     RULES,
     ChargeRule,
     End,
@@ -22,8 +21,8 @@ from computepool.core.ledger.charging import (
     price_attempt,
     price_reserve,
     price_seconds,
-    split_price,
 )
+from computepool.core.ledger.fee import FEE_PPM_MAX, split_price
 
 WALL = 3_600
 HOURLY = FrozenPrice(PriceMode.PER_SECOND, 36_000_000)
@@ -71,7 +70,10 @@ def test_every_cause_has_a_rule():
 
 
 def test_who_is_at_fault_pays():
-    assert all(RULES[cause] is ChargeRule.METERED for cause in SPENDS_RETRY)
+    # What was found before the job began has cost nobody a second.
+    never_began = {Cause.PACKAGES_FAILED, Cause.NOT_ALLOWED}
+    assert all(RULES[cause] is ChargeRule.METERED for cause in SPENDS_RETRY - never_began)
+    assert all(RULES[cause] is ChargeRule.NOTHING for cause in never_began)
     assert all(RULES[cause] is ChargeRule.NOTHING for cause in NODE_FAULTS)
     assert RULES[Cause.HUB_FAULT] is RULES[Cause.SUPERSEDED] is ChargeRule.NOTHING
 

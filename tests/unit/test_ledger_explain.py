@@ -20,10 +20,10 @@ from computepool.core.ledger.charging import (
     PriceMode,
     meter_seconds,
     price_attempt,
-    split_price,
 )
 from computepool.core.ledger.earning import EarningState
 from computepool.core.ledger.explain import DIFFERS, Moved, PayFacts, PayMark, UnpaidReason, explain_pay
+from computepool.core.ledger.fee import split_price
 from tests.support.builders import NOW
 
 CREDIT = 1_000_000
@@ -72,6 +72,33 @@ def test_an_attempt_that_was_paid_as_agreed_is_paid():
     assert found.due_to_owner_microcredits == found.earned_microcredits == found.moved_microcredits == 32 * CREDIT
     assert found.missing_microcredits == 0
     assert found.words == "32 credits, as agreed."
+
+
+FIXED = {"rate_microcredits_per_hour": None, "slice_price_microcredits": 10 * CREDIT, "wall_seconds": 100}
+
+
+def test_a_fixed_price_is_paid_whole_for_a_result_and_by_its_part_for_a_failure():
+    found = explain_pay(make_facts(charged=10 * CREDIT, **FIXED))
+    assert (found.mark, found.due_microcredits) == (PayMark.PAID, 10 * CREDIT)
+    assert found.words == "8 credits, the owner's part of the fixed price of 10 credits, as agreed."
+    found = explain_pay(make_facts(charged=4 * CREDIT, cause=Cause.EXIT_CODE, **FIXED))
+    assert (found.mark, found.due_microcredits) == (PayMark.PAID, 4 * CREDIT)
+    assert found.words == (
+        "3.2 credits, the owner's part of 40/100 of the fixed price of 10 credits, for so much of its limit it ran, "
+        "as agreed."
+    )
+    found = explain_pay(unpaid(cause=Cause.GPU_LOST, **FIXED))
+    assert (found.mark, found.reason) == (PayMark.UNPAID, UnpaidReason.NODE_FAULT)
+
+
+@pytest.mark.parametrize(
+    ("charged", "cause", "mark"),
+    [(4 * CREDIT, None, PayMark.UNDERPAID), (10 * CREDIT, Cause.EXIT_CODE, PayMark.OVERPAID)],
+    ids=["charged by the second", "the whole price for a failure"],
+)
+def test_a_fixed_price_that_was_charged_otherwise_is_marked(charged, cause, mark):
+    found = explain_pay(make_facts(charged=charged, cause=cause, **FIXED))
+    assert (found.mark, len(found.differences)) == (mark, 1)
 
 
 def test_one_that_runs_is_not_judged():

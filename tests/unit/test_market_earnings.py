@@ -6,17 +6,18 @@ import re
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
-from computepool.core.ledger.charging import split_price
+from computepool.core.ids import AttemptId
+from computepool.core.ledger.charging import charge_attempt
 from computepool.core.market.earnings import (
     Bid,
     find_best_floor,
     forecast_floor,
     list_floor_earnings,
     list_tier_earnings,
-    owner_part,
 )
 from computepool.core.market.rate_card import Bucket, parse_rate_card
 
@@ -33,6 +34,8 @@ def test_earnings_per_hour_and_per_slice_rise_with_the_tier(region):
     assert rows[0].tier == "cpu"
     for lower, higher in pairwise(rows):
         rises = lower.multiplier_ppm < higher.multiplier_ppm
+        usual = lower.owner_reference_microcredits_per_hour, higher.owner_reference_microcredits_per_hour
+        assert (usual[0] < usual[1]) is rises
         assert (lower.owner_microcredits_per_hour < higher.owner_microcredits_per_hour) is rises
         for kind in CARD.slice_bases_microcredits:
             lesser, greater = lower.owner_microcredits_per_slice[kind], higher.owner_microcredits_per_slice[kind]
@@ -48,6 +51,12 @@ def test_spot_replaces_the_reference_where_it_is_known():
     rows = {row.tier: row for row in list_tier_earnings(CARD, "us", spots={Bucket("rtx-4090", "us"): 50 * CREDIT})}
     assert rows["rtx-4090"].owner_microcredits_per_hour == 40 * CREDIT
     assert rows["rtx-5090"].owner_microcredits_per_hour == 28_800_000
+    # What it usually pays is told beside it, and rises with the tier whatever spot does.
+    assert rows["rtx-4090"].owner_reference_microcredits_per_hour == 28_800_000
+    dear = list_tier_earnings(CARD, "us", spots={Bucket("cpu", "us"): 99 * CREDIT})
+    usual = [row.owner_reference_microcredits_per_hour for row in dear]
+    assert usual == sorted(usual)
+    assert dear[0].owner_microcredits_per_hour > dear[-1].owner_microcredits_per_hour
 
 
 def test_the_table_of_the_page_is_that_of_the_card():
@@ -62,9 +71,12 @@ def test_the_table_of_the_page_is_that_of_the_card():
     }
 
 
-@pytest.mark.parametrize("amount", [0, 1, 4, 5, 6, 999_999, 10**15])
-def test_the_owners_part_is_what_the_ledger_pays(amount):
-    assert owner_part(amount, fee_ppm=CARD.fee_ppm) == split_price(amount, fee_ppm=CARD.fee_ppm)[0]
+@pytest.mark.parametrize("spot", [0, 1, 4, 5, 6, 999_999, 10**15])
+def test_what_an_hour_is_said_to_earn_is_what_the_ledger_pays_for_it(spot):
+    bucket = Bucket("cpu", "us")
+    [row] = [row for row in list_tier_earnings(CARD, "us", spots={bucket: spot}) if row.tier == "cpu"]
+    charge = charge_attempt(AttemptId(UUID(int=1)), spot, fee_ppm=CARD.fee_ppm)
+    assert row.owner_microcredits_per_hour == charge.owner_microcredits
 
 
 def forecast(floor: int):

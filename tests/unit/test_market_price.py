@@ -12,10 +12,12 @@ from computepool.core.market.offers import Ask, Audience, Offer
 from computepool.core.market.price import (
     PLAIN_WORDS,
     StartRefusal,
+    ceiling_in,
     find_start_refusal,
     price_ask,
     price_match,
     price_slice,
+    to_base_price,
 )
 from computepool.core.market.rate_card import Bucket, parse_rate_card
 from tests.support.builders import account_number
@@ -75,24 +77,33 @@ def test_every_refusal_has_words():
     assert set(PLAIN_WORDS) == set(StartRefusal)
 
 
-def price_fixed(**overrides):
-    values = {"base_microcredits": 2_500_000, "ceiling_microcredits": None, "floor_microcredits_per_hour": 0}
-    return price_slice(CARD, THERE, **{**values, "seconds": 600, **overrides})
-
-
 def test_a_fixed_price_is_the_base_times_tier_and_region():
-    assert price_fixed() == 5_250_000
+    assert price_slice(CARD, THERE, base_microcredits=2_500_000, ceiling_microcredits=10**9) == 5_250_000
 
 
 def test_a_fixed_price_stays_within_the_ceiling():
-    assert price_fixed(ceiling_microcredits=4_000_000) == 4_000_000
+    assert price_slice(CARD, THERE, base_microcredits=2_500_000, ceiling_microcredits=4_000_000) == 4_000_000
 
 
-def test_a_fixed_price_covers_the_floor_for_the_time_it_may_take():
-    # 5.25 credits for ten minutes are 31.5 an hour.
-    assert price_fixed(floor_microcredits_per_hour=31_500_000) == 5_250_000
-    assert price_fixed(floor_microcredits_per_hour=31_500_001) is StartRefusal.SLICE_BELOW_FLOOR
-    assert price_fixed(floor_microcredits_per_hour=20_000_000, seconds=3_600) is StartRefusal.SLICE_BELOW_FLOOR
+def test_a_fixed_price_is_rounded_up_to_the_microcredit_and_not_down_past_a_floor():
+    assert price_slice(CARD, THERE, base_microcredits=1, ceiling_microcredits=10**9) == 3
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "base_ceiling", "there"),
+    [(50, None, 50), (None, None, None), (None, 10, 21), (50, 10, 21), (20, 10, 20)],
+)
+def test_a_fixed_price_by_the_hour_grows_with_tier_and_region_and_stays_within_its_ceiling(
+    ceiling, base_ceiling, there
+):
+    assert ceiling_in(CARD, THERE, ceiling=ceiling, base_ceiling=base_ceiling) == there
+
+
+@pytest.mark.parametrize("price", [0, 1, 2, 20, 21, 22, 999_999, 10**15])
+def test_a_price_before_tier_and_region_is_paid_by_exactly_those_who_pay_it_after_them(price):
+    base = to_base_price(CARD, THERE, price)
+    assert ceiling_in(CARD, THERE, ceiling=None, base_ceiling=base) >= price
+    assert base == 0 or ceiling_in(CARD, THERE, ceiling=None, base_ceiling=base - 1) < price
 
 
 # The index

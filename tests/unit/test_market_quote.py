@@ -104,12 +104,23 @@ def test_without_slots_there_is_nowhere():
 
 def test_a_fixed_price_costs_the_same_however_long_it_takes():
     ask = replace(ASK, is_fixed=True)
-    found = quote(ask, replace(US, slice_price_microcredits=7 * CREDIT), INDIA)
+    found = quote(ask, replace(US, slice_price_microcredits=7 * CREDIT), replace(INDIA, is_below_floor=True))
     assert found.cost == Range(70 * CREDIT, 70 * CREDIT, 70 * CREDIT)
     assert {place.bucket.region: place.refusal for place in found.places} == {
         "us": None,
         "in": StartRefusal.SLICE_BELOW_FLOOR,
     }
+
+
+def test_a_fixed_price_that_comes_to_less_than_others_pay_waits_for_them():
+    ask = replace(ASK, is_fixed=True)
+    busy = replace(US.today, waiting_count=3)
+    enough = -(-US.today.spot_microcredits_per_hour * ask.seconds_high // 3_600)
+    for price, refusal in ((enough, None), (enough - 1, StartRefusal.CEILING_BELOW_SPOT)):
+        [place] = quote(ask, replace(US, today=busy, slice_price_microcredits=price)).places
+        assert place.refusal is refusal
+    [place] = quote(ask, replace(US, slice_price_microcredits=1)).places
+    assert place.refusal is None, "where nobody waits, it runs"
 
 
 YESTERDAY = BucketDay(30 * CREDIT, slot_count=160, busy_count=96, waiting_count=0, card_version="a")

@@ -59,7 +59,7 @@ def words_of(found: Explanation) -> list[str]:
 
 def test_every_check_of_placement_has_its_gate_in_the_same_order():
     assert tuple(CHECK_OF.values()) == checks.CHECKS
-    assert {*CHECK_OF, Gate.POOL, Gate.PRICE} == set(Gate)
+    assert {*CHECK_OF, Gate.POOL, Gate.PRICE, Gate.SPOT} == set(Gate)
 
 
 def test_every_slot_is_counted_at_each_gate_that_it_fails():
@@ -573,9 +573,9 @@ def test_work_of_strangers_does_not_count_for_a_private_node_but_what_it_would_b
     )
 
 
-def test_the_owners_own_work_pays_nothing_in_a_pool_of_their_own():
-    private = [(make_slot(welcome=frozenset({account_number(1)})), False)]
-    own = Backlog(make_shape(ceiling_microcredits_per_hour=1), 3)
-    dear = {"slots": private, "floor_microcredits_per_hour": 12 * CREDIT}
-    assert explain_idle(make_node(**dear, is_own_pool=True), [own]).reason is IdleReason.WORK_FITS
-    assert explain_idle(make_node(**dear), [own]).lower_floor is not None
+@pytest.mark.parametrize("welcome", [None, frozenset({account_number(1)}), frozenset(map(account_number, (1, 2)))])
+def test_the_owners_own_work_pays_nothing_on_their_nodes(welcome):
+    dear = {"slots": [(make_slot(welcome=welcome), False)], "floor_microcredits_per_hour": 12 * CREDIT}
+    own = Backlog(make_shape(ceiling_microcredits_per_hour=1), 3, is_own=True)
+    assert explain_idle(make_node(**dear), [own]).reason is IdleReason.WORK_FITS
+    assert explain_idle(make_node(**dear), [replace(own, is_own=False)]).lower_floor is not None

@@ -41,6 +41,16 @@ def test_the_score_is_the_weighted_sum_of_logarithms():
     assert gpu_score(CARD, weights=weights) == pytest.approx(expected)
 
 
+def test_a_floor_below_spot_counts_as_spot_and_one_above_as_itself():
+    """Whoever undercuts the others is paid spot as they are, and gains nothing by it."""
+    shape = make_shape()
+    points = [
+        scorers.score_price(replace(CARD, price_microcredits_per_hour=price, spot_microcredits_per_hour=10), shape)
+        for price in (1, 9, 10, 11)
+    ]
+    assert points[0] == points[1] == points[2] > points[3]
+
+
 def test_twice_the_speed_is_worth_twice_the_price():
     assert gpu_score(replace(CARD, speed_tflops=71.2, price_microcredits_per_hour=60_000_000)) == pytest.approx(
         gpu_score(CARD)

@@ -15,6 +15,7 @@ from computepool.core.errors import InvalidSpec
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
+from computepool.core.ledger.charging import PriceMode
 from computepool.core.market.offers import Audience
 from computepool.core.nodes.state import NodeState
 from computepool.core.placement.weights import Preference
@@ -24,6 +25,7 @@ from computepool.wire.accounts import Account, AccountPage, ChangeAccount, Limit
 from computepool.wire.jobs import (
     Attempt,
     Job,
+    JobPrice,
     JobSpec,
     LogPage,
     OutputFile,
@@ -167,8 +169,28 @@ def test_wishes_go_along_with_the_job(answers: Answers) -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "price"),
+    [
+        ({}, JobPrice()),
+        ({"price_per_slice": "2.5"}, JobPrice(mode=PriceMode.PER_SLICE, microcredits_per_slice=2_500_000)),
+        (
+            {"price_per_slice": "card", "max_price_per_slice": 6},
+            JobPrice(mode=PriceMode.PER_SLICE, ceiling_microcredits_per_slice=6_000_000),
+        ),
+    ],
+)
+def test_a_fixed_price_goes_along_with_the_job(answers: Answers, asked: dict[str, Any], price: JobPrice) -> None:
+    answers.on("POST /v1/jobs", make_job())
+    answers.client.submit(command=["true"], kind="ml", **asked)
+    spec = answers.submitted()
+    assert (spec.kind, spec.price) == ("ml", price)
+
+
+@pytest.mark.parametrize(
     ("wish", "words"),
     [
+        ({"price_per_slice": "cheap"}, "'cheap' is not a number of credits"),
+        ({"max_price_per_slice": 6}, "max_price_per_slice goes with price_per_slice"),
         ({"prefer": "fast"}, "'fast' is not a preference; there are value, cheapest, fastest."),
         ({"priority_class": "urgent"}, "'urgent' is not a priority class; there are low, normal, high."),
         ({"isolation": "none"}, "'none' is not an isolation level"),

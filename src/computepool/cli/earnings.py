@@ -34,25 +34,34 @@ def command(tier: str | None, country: str | None, as_json: bool, hub_url: str |
 
 
 def describe_earnings(found: Earnings) -> list[str]:
-    from computepool.cli.why import lay_out
+    from computepool.cli.why import lay_out, wrap
 
     lines: list[str] = []
     for bucket in found.buckets:
         lines += [*_describe_bucket(bucket), ""]
-    lines += [f"An hour of full use in the region {found.region}, in credits and after the fee:", ""]
+    lines += wrap(
+        f"An hour of full use in the region {found.region}, in credits: the usual price and what is yours of it "
+        "after the fee, and both at spot. Then what is yours of a slice with a fixed price, by kind of job."
+    )
+    lines.append("")
     kinds = sorted({kind for row in found.tiers for kind in row.owner_microcredits_per_slice})
     rows = [
         (
             row.tier,
             f"{row.multiplier_ppm / 1_000_000:g}",
+            _credits(row.reference_microcredits_per_hour),
+            _credits(row.owner_reference_microcredits_per_hour),
             _credits(row.price_microcredits_per_hour),
             _credits(row.owner_microcredits_per_hour),
             *(_credits(row.owner_microcredits_per_slice.get(kind, 0)) for kind in kinds),
         )
         for row in found.tiers
     ]
-    heads = ("TIER", "TIMES", "PRICE", "YOURS", *(f"A {kind.upper()} SLICE" for kind in kinds))
-    return [*lines, *lay_out(heads, rows, right=range(1, len(heads)))]
+    heads = ("TIER", "TIMES", "USUAL", "YOURS", "SPOT", "YOURS", *(kind.upper() for kind in kinds))
+    lines += lay_out(heads, rows, right=range(1, len(heads)))
+    if any(row.tier.startswith("unknown-") for row in found.tiers):
+        lines += ["", *wrap("unknown-12 is a card that has no row of its own, from 12 TFLOPS on; and so on.")]
+    return lines
 
 
 def _describe_bucket(bucket: BucketEarnings) -> list[str]:
@@ -63,12 +72,16 @@ def _describe_bucket(bucket: BucketEarnings) -> list[str]:
 
     own = bucket.own_slot_count
     whose = f"{own:,} slot{'' if own == 1 else 's'} of yours: " if own else ""
+    use = f"Slots like it were in use for {say_percent(bucket.busy_ppm)} of the last day."
+    if not bucket.busy_ppm:
+        use = "No slot like it was seen in use over the last day: what an hour of being lent brings is not known."
     rows = [
         (
             _credits(row.floor_microcredits_per_hour),
             _credits(row.price_microcredits_per_hour),
             say_percent(row.busy_ppm),
             _credits(row.owner_microcredits_per_hour),
+            _credits(row.owner_microcredits_per_busy_hour),
             _credits(row.owner_microcredits_per_job),
             "most" if row == bucket.best else "",
         )
@@ -79,11 +92,11 @@ def _describe_bucket(bucket: BucketEarnings) -> list[str]:
             f"{whose}{bucket.tier} in the region {bucket.region}. "
             f"Spot is {say_price(bucket.spot_microcredits_per_hour)}, "
             f"the usual price {say_price(bucket.reference_microcredits_per_hour)}. "
-            f"Slots like it were in use for {say_percent(bucket.busy_ppm)} of the last day. "
-            f"A job runs for {format_seconds(bucket.seconds_per_job)}."
+            f"{use} A job runs for {format_seconds(bucket.seconds_per_job)}. "
+            "Yours, after the fee, per hour of being lent, per hour of work and per job:"
         ),
         "",
-        *lay_out(("FLOOR", "PAID/H", "IN USE", "YOURS/H", "YOURS/JOB", ""), rows, right=range(5)),
+        *lay_out(("FLOOR", "PAID/H", "IN USE", "LENT/H", "WORK/H", "JOB", ""), rows, right=range(6)),
     ]
 
 

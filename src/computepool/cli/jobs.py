@@ -127,6 +127,11 @@ def describe_job(job: Job) -> list[str]:
         rows.append(("finished", _to_text(job.finished_at) + (f", after {format_seconds(took)}" if took else "")))
     if job.deadline_at is not None:
         rows.append(("deadline", _to_text(job.deadline_at)))
+    if job.price is not None:
+        base, most = job.price.microcredits_per_slice or 0, job.price.ceiling_microcredits_per_slice or 0
+        rows.append(
+            ("price", f"{format_credits(base)} credits a slice x tier x region, at most {format_credits(most)}")
+        )
     if job.charged_microcredits or job.held_microcredits:
         held = f", {format_credits(job.held_microcredits)} set aside" if job.held_microcredits else ""
         rows.append(("cost", f"{format_credits(job.charged_microcredits)} credits{held}"))

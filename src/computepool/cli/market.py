@@ -52,7 +52,10 @@ def describe_market(page: SpotPage, index: PriceIndex) -> list[str]:
     from computepool.cli.why import lay_out, wrap
 
     if not page.spots:
-        return wrap("Nothing has been lent here yet: every tier stands at its usual price, of the rate card.")
+        return wrap(
+            "Nothing was lent yet when the market last moved, which it does every "
+            f"{page.tick_seconds:,} seconds: every tier stands at its usual price, of the rate card."
+        )
     levels = {(level.tier, level.region): level for level in index.levels}
     heads = ("TIER", "REGION", "SPOT", "USUAL", "INDEX", "SLOTS", "BUSY", "WAITING", "")
     rows = [_to_row(spot, levels.get((spot.tier, spot.region))) for spot in page.spots]

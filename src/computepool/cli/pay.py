@@ -65,7 +65,7 @@ def describe_pay(name: str, day: date, attempts: Iterable[PaidAttempt], *, every
 
 def _describe(attempt: PaidAttempt) -> Sequence[str]:
     from computepool.cli.why import one_line, wrap
-    from computepool.core.ledger.decimals import to_decimal
+    from computepool.core.ledger.decimals import say_credits, to_decimal
     from computepool.core.placement.price import say_price
 
     head = f"Attempt {attempt.attempt_id}: job {attempt.job_id} slice {attempt.slice_index}, {attempt.slot}."
@@ -73,11 +73,15 @@ def _describe(attempt: PaidAttempt) -> Sequence[str]:
     how = attempt.cause.value if attempt.cause else attempt.state.value
     claimed = "-" if attempt.run_seconds is None else f"{attempt.run_seconds:g} s"
     metered = "-" if attempt.metered_seconds is None else f"{attempt.metered_seconds} s"
-    rate = "none" if attempt.rate_microcredits_per_hour is None else say_price(attempt.rate_microcredits_per_hour)
+    price = "no price"
+    if attempt.slice_price_microcredits is not None:
+        price = f"fixed price {say_credits(attempt.slice_price_microcredits)}"
+    elif attempt.rate_microcredits_per_hour is not None:
+        price = f"rate {say_price(attempt.rate_microcredits_per_hour)}"
     moved = "unclear" if attempt.moved_microcredits is None else to_decimal(attempt.moved_microcredits)
     facts = (
         f"leased {attempt.leased_at:%H:%M:%S}, ended {ended} ({how}); claimed {claimed}, metered {metered}; "
-        f"rate {rate}; rule {attempt.rule.value}"
+        f"{price}; rule {attempt.rule.value}"
     )
     money = (
         f"due {to_decimal(attempt.due_microcredits)}, charged {to_decimal(attempt.charged_microcredits)}; "

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 @click.option("--region", "regions", multiple=True, metavar="XX", help="Only such countries, e.g. IN. Repeatable.")
 @click.option("--isolation", metavar="LEVEL", help="Least isolation: sandboxed, container or gvisor.")
 @click.option("--max-price", metavar="CREDITS", help="The most that an hour of a slot may cost.")
+@click.option(
+    "--price-per-slice",
+    metavar="CREDITS",
+    help="A fixed price for each slice, times tier and region of its slot; `card`: the rate card's.",
+)
+@click.option("--max-price-per-slice", metavar="CREDITS", help="With it: the most that a slice may cost.")
 @click.option("--kind", default="compute", show_default=True, help="What it is, by the rate card: ml, gaming, ...")
 @click.option("--wall", default="1h", show_default=True, metavar="TIME", help="Longest run of a slice: 90s, 15m, 2h.")
 @click.option("--expect", metavar="TIME", help="How long you expect a slice to run. [default: half of --wall]")
@@ -77,17 +83,14 @@ def describe_quote(quote: Quote, *, slices: int) -> list[str]:
     if quote.cost is None:
         lines = wrap(quote.why)
     else:
-        lines = [
-            f"{what} would cost {_say_range(quote.cost)}.",
-            *wrap(
-                f"(If a slice runs for {format_seconds(quote.seconds_low)}, {format_seconds(quote.seconds_likely)}, "
-                f"{format_seconds(quote.seconds_high)}.)"
-            ),
-            *wrap(quote.why),
-        ]
+        times = ", ".join(map(format_seconds, (quote.seconds_low, quote.seconds_likely, quote.seconds_high)))
+        basis = f"(If a slice runs for {times}.)"
+        if quote.price is not None:
+            basis = "(However long a slice runs: a fixed price for each that is delivered.)"
+        lines = [f"{what} would cost {_say_range(quote.cost)}.", *wrap(basis), *wrap(quote.why)]
     lines += wrap(
         f"{say_credits(quote.hold_microcredits)} would be set aside when you submit it, and what is not used comes "
-        f"back. An hour costs {say_price(quote.ceiling_microcredits_per_hour)} at most."
+        f"back. {_say_most(quote)}"
     )
     lines.append(_say_start(quote))
     if quote.own_slot_count:
@@ -99,11 +102,22 @@ def describe_quote(quote: Quote, *, slices: int) -> list[str]:
     if quote.owners_earn is not None:
         lines += wrap(f"Those who lend the slots would get {_say_range(quote.owners_earn)}.")
     if quote.places:
-        heads = ("TIER", "REGION", "CREDITS/H", "SPOT", "USUAL", "FREE", "SLOTS", "STARTS")
+        price = "CREDITS/H" if quote.price is None else "A SLICE"
+        heads = ("TIER", "REGION", price, "SPOT", "USUAL", "FREE", "SLOTS", "STARTS")
         lines += ["", *lay_out(heads, [_to_row(place) for place in quote.places], right=(2, 3, 4, 5, 6))]
     for words in dict.fromkeys(place.refusal_words for place in quote.places if place.refusal_words):
         lines += wrap(f"Not now: {words}.")
     return lines
+
+
+def _say_most(quote: Quote) -> str:
+    from computepool.core.ledger.decimals import say_credits
+    from computepool.core.placement.price import say_price
+
+    if quote.price is None:
+        return f"An hour costs {say_price(quote.ceiling_microcredits_per_hour)} at most."
+    base, most = quote.price.microcredits_per_slice or 0, quote.price.ceiling_microcredits_per_slice or 0
+    return f"A slice costs {say_credits(base)}, times tier and region of its slot, and {say_credits(most)} at most."
 
 
 def _say_range(cost: CostRange) -> str:
@@ -135,7 +149,11 @@ def _to_row(place: QuotePlace) -> tuple[str, ...]:
     return (
         place.tier,
         place.region,
-        format_credits(place.price_microcredits_per_hour),
+        format_credits(
+            place.price_microcredits_per_hour
+            if place.slice_price_microcredits is None
+            else place.slice_price_microcredits
+        ),
         format_credits(place.spot_microcredits_per_hour),
         format_credits(place.reference_microcredits_per_hour),
         f"{place.free_count:,}",

@@ -63,6 +63,12 @@ class _RunCommand(click.Command):
     metavar="CREDITS",
     help="The most that an hour of a slot may cost. [default: half above the rate card]",
 )
+@click.option(
+    "--price-per-slice",
+    metavar="CREDITS",
+    help="A fixed price for each slice, times tier and region of its slot; `card`: the rate card's.",
+)
+@click.option("--max-price-per-slice", metavar="CREDITS", help="With it: the most that a slice may cost.")
 @click.option("--prefer", type=click.Choice(_PREFERENCES), default="value", show_default=True, help="Which slots.")
 @click.option("--kind", default="compute", show_default=True, help="What it is, by the rate card: ml, gaming, ...")
 @click.option("--env", "-e", "variables", multiple=True, metavar="NAME=VALUE", help="For the job. Repeatable.")
@@ -106,6 +112,7 @@ def command(
         computepool run train.py --vram 16GB --file data -- --epochs 10
         computepool run --slices 100 simulate.py
         computepool run --gpu --prefer cheapest --max-price 40 --deadline 2h render.py
+        computepool run --slices 100 --wall 10m --price-per-slice 2.5 render.py
         computepool run -- sh -c 'nproc > $COMPUTEPOOL_OUTPUT_DIR/cores'
 
     Each slice finds its number in COMPUTEPOOL_SLICE_INDEX and leaves its results in COMPUTEPOOL_OUTPUT_DIR.

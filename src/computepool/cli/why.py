@@ -11,7 +11,7 @@ import click
 from computepool.cli.access import connect, hub_options
 
 if TYPE_CHECKING:
-    from computepool.wire.jobs import Requirements
+    from computepool.wire.jobs import JobPrice, Requirements
     from computepool.wire.why import (
         JobWhy,
         NodeWhy,
@@ -159,15 +159,18 @@ def say_run(suggestion: WhySuggestion) -> str:
     """How `computepool run` is told of the change: options to give, and options to leave out."""
     need = suggestion.requirements
     gates = [change.gate.value for change in suggestion.changes]
-    given = [flag for gate in gates for flag in _flags_of(need, gate)]
-    given += [f"--wall {suggestion.wall_seconds}s"] if "seconds" in gates else []
+    given = [flag for gate in gates for flag in _flags_of(need, gate, suggestion.price)]
+    if "seconds" in gates:
+        # A fixed price grows with the time that a slice may run.
+        prices = _flags_of(need, "price", suggestion.price) if suggestion.price and "price" not in gates else []
+        given += [f"--wall {suggestion.wall_seconds}s", *prices]
     dropped = {"gpu": "--gpu and --vram", "tier": "--tier", "region": "--region", "price": "--max-price"}
-    without = [dropped[gate] for gate in gates if gate in dropped and not _flags_of(need, gate)]
+    without = [dropped[gate] for gate in gates if gate in dropped and not _flags_of(need, gate, suggestion.price)]
     line = " ".join(["computepool run", *given, "..."])
     return line + (f"  (without {', '.join(without)})" if without else "")
 
 
-def _flags_of(need: Requirements, gate: str) -> list[str]:
+def _flags_of(need: Requirements, gate: str, price: JobPrice | None) -> list[str]:
     sizes = {"ram": need.ram_bytes, "disk": need.disk_bytes, "vram": need.vram_bytes}
     if gate == "vram" and not need.vram_bytes:
         return ["--gpu"]
@@ -177,6 +180,9 @@ def _flags_of(need: Requirements, gate: str) -> list[str]:
         return [f"--tier {tier}" for tier in need.tiers]
     if gate == "region":
         return [f"--region {region}" for region in need.regions]
+    if gate == "price" and price is not None:
+        base, most = price.microcredits_per_slice or 0, price.ceiling_microcredits_per_slice or 0
+        return [f"--price-per-slice {_credits_flag(base)}", f"--max-price-per-slice {_credits_flag(most)}"]
     if gate == "price":
         ceiling = need.ceiling_microcredits_per_hour
         return [] if ceiling is None else [f"--max-price {_credits_flag(ceiling)}"]

@@ -21,6 +21,7 @@ from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.spec import SCRIPT_FILE_NAME
 from computepool.core.jobs.state import JobState
+from computepool.core.ledger.charging import PriceMode
 from computepool.core.market.offers import DEFAULT_KIND, Audience
 from computepool.core.placement.weights import Preference
 from computepool.sdk.config import resolve_settings
@@ -44,7 +45,7 @@ from computepool.wire.accounts import (
     SignUpRequest,
 )
 from computepool.wire.artifacts import Artifact
-from computepool.wire.jobs import InputFile, Job, JobPage, JobSpec, Requirements
+from computepool.wire.jobs import BY_THE_SECOND, InputFile, Job, JobPage, JobPrice, JobSpec, Requirements
 from computepool.wire.market import Quote, QuoteRequest
 from computepool.wire.nodes import Node, NodeChange, NodePage, SetOffer
 from computepool.wire.placement import Experiment
@@ -234,6 +235,8 @@ class Client:
         regions: Sequence[str] = (),
         isolation: IsolationLevel | str | None = None,
         max_price: Credits | None = None,
+        price_per_slice: Credits | None = None,
+        max_price_per_slice: Credits | None = None,
         prefer: Preference | str = Preference.VALUE,
         retries: int = 2,
         wall_seconds: int = 3_600,
@@ -248,6 +251,7 @@ class Client:
 
             client.submit(script="train.py", files=["data"], vram="16GB", slices=8)
             client.submit(script="train.py", gpu=True, max_price=40, prefer="cheapest")
+            client.submit(script="render.py", slices=100, price_per_slice="2.5", max_price_per_slice=6)
             client.submit(command=["sh", "-c", "nproc > $COMPUTEPOOL_OUTPUT_DIR/cores"])
 
         `files` are paths of files or folders; those that the hub has already are not sent again. `kind` is what the
@@ -255,8 +259,11 @@ class Client:
         `requirements` are Python packages, as a list or the path of a requirements file: the node installs them, from
         wheels alone, before the paid time begins. `image` is a container image by its digest, `name@sha256:...`.
         `egress` names hosts that the job wants to reach, `host:port`; the node's owner must allow each.
-        `max_price` is the most that an hour of a slot may cost, in credits. `deadline_at` is a wish: as it comes
-        near, the slices move to the front of one's own; at `expires_at` unfinished ones fail.
+        `max_price` is the most that an hour of a slot may cost, in credits. `price_per_slice` is a fixed price
+        instead: for each slice that is delivered, times tier and region of the slot that takes it, and at most
+        `max_price_per_slice`; `"card"` takes the rate card's for this `kind` of job.
+        `deadline_at` is a wish: as it comes near, the slices move to the front of one's own; at `expires_at`
+        unfinished ones fail.
         Submitting twice with one `idempotency_key` gives the same job; a new key is made when none is given,
         so that a lost answer never makes a second job.
         """
@@ -294,6 +301,7 @@ class Client:
             prefer=_choose(Preference, prefer, "a preference"),
             deadline_at=deadline_at,
             expires_at=expires_at,
+            price=_price(price_per_slice, max_price_per_slice),
         )
         return self.submit_spec(spec, idempotency_key=idempotency_key)
 
@@ -311,6 +319,8 @@ class Client:
         regions: Sequence[str] = (),
         isolation: IsolationLevel | str = IsolationLevel.SANDBOXED,
         max_price: Credits | None = None,
+        price_per_slice: Credits | None = None,
+        max_price_per_slice: Credits | None = None,
         wall_seconds: int = 3_600,
         expected_seconds: int | None = None,
     ) -> Quote:
@@ -337,6 +347,7 @@ class Client:
             slice_count=slices,
             wall_seconds=wall_seconds,
             expected_seconds=expected_seconds,
+            price=_price(price_per_slice, max_price_per_slice),
         )
         return self._transport.call("POST", "/v1/quotes", Quote, body=body, repeatable=True)
 
@@ -468,6 +479,20 @@ def _requirements(
         regions=tuple(regions),
         isolation=level,
         **given,
+    )
+
+
+def _price(price_per_slice: Credits | None, max_price_per_slice: Credits | None) -> JobPrice:
+    if price_per_slice is None and max_price_per_slice is None:
+        return BY_THE_SECOND
+    if price_per_slice is None:
+        raise InvalidSpec(
+            "max_price_per_slice goes with price_per_slice: name a price, or `card` for the rate card's."
+        )
+    return JobPrice(
+        mode=PriceMode.PER_SLICE,
+        microcredits_per_slice=None if price_per_slice == "card" else parse_credits(price_per_slice),
+        ceiling_microcredits_per_slice=None if max_price_per_slice is None else parse_credits(max_price_per_slice),
     )
 
 

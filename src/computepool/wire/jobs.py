@@ -12,6 +12,7 @@ from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
+from computepool.core.ledger.charging import PriceMode
 from computepool.core.market.offers import DEFAULT_KIND
 from computepool.core.placement.weights import Preference
 from computepool.wire.errors import ErrorBody
@@ -39,6 +40,22 @@ class InputFile(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unkn
     executable: bool = False
 
 
+class JobPrice(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
+    """How a job pays: by the second, or (per_slice) a fixed price for each slice that is delivered, however long it
+    ran; of a try that failed by the submitter's own fault, the part of it that the run was of the wall limit."""
+
+    mode: PriceMode = PriceMode.PER_SECOND
+    # With per_slice: for one slice, before tier and region of the slot that takes it; absent: the rate card's for the
+    # job's kind.
+    microcredits_per_slice: int | None = None
+    # With per_slice: the most that one slice may cost, tier and region included; absent: what it costs on the dearest
+    # slot that the requirements allow.
+    ceiling_microcredits_per_slice: int | None = None
+
+
+BY_THE_SECOND = JobPrice()
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """What to run. With `script` and no `command`, the script is run by python3."""
 
@@ -54,7 +71,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknow
     packages: tuple[str, ...] = ()
     # host:port that the job may reach where the node's owner allows it, as an HTTPS proxy in its environment.
     egress: tuple[str, ...] = ()
-    # What the job is, of the kinds of the rate card: owners choose what they take.
+    # What the job is, of the kinds of the rate card: owners choose what they take, and a fixed price without a figure
+    # of its own is the card's for it.
     kind: str = DEFAULT_KIND
     slice_count: int = 1
     retries: int = 2
@@ -69,6 +87,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknow
     deadline_at: datetime | None = None
     # Unfinished slices fail then.
     expires_at: datetime | None = None
+    price: JobPrice = BY_THE_SECOND
 
 
 class SubmitBatch(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
@@ -107,6 +126,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # What its attempts have cost so far, and what is set aside for the rest.
     charged_microcredits: int = 0
     held_microcredits: int = 0
+    # Where each slice has a fixed price; with the base that was agreed and the most that a slice may cost.
+    price: JobPrice | None = None
 
 
 class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -147,8 +168,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     exit_code: int | None = None
     cause: Cause | None = None
     message: str | None = None
-    # Agreed with the lease; and what it came to, with the platform's part. Absent: nothing is owed for it.
+    # Agreed with the lease, one of the two: a price by the second, or a fixed one for the slice.
     rate_microcredits_per_hour: int | None = None
+    slice_price_microcredits: int | None = None
+    # What it came to, with the platform's part. Absent: nothing is owed for it.
     charged_microcredits: int | None = None
     fee_microcredits: int | None = None
 

@@ -8,7 +8,7 @@ import msgspec
 
 from computepool.core.market.offers import DEFAULT_KIND
 from computepool.core.market.price import StartRefusal
-from computepool.wire.jobs import Requirements
+from computepool.wire.jobs import BY_THE_SECOND, JobPrice, Requirements
 
 
 class SpeedStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +130,7 @@ class QuoteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     wall_seconds: int = 3_600
     # How long one slice is expected to run; absent: the quote takes half of the wall limit for likely.
     expected_seconds: int | None = None
+    price: JobPrice = BY_THE_SECOND
 
 
 class CostRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,7 +144,7 @@ class QuotePlace(msgspec.Struct, frozen=True, kw_only=True):
 
     tier: str
     region: str
-    # What an hour would cost the job there now.
+    # What an hour would cost the job there now; of a fixed price, what it comes to over the whole wall limit.
     price_microcredits_per_hour: int
     spot_microcredits_per_hour: int
     reference_microcredits_per_hour: int
@@ -154,6 +155,8 @@ class QuotePlace(msgspec.Struct, frozen=True, kw_only=True):
     starts_in_seconds: int | None = None
     refusal: StartRefusal | None = None
     refusal_words: str | None = None
+    # What a slice would cost there, for a job with a fixed price.
+    slice_price_microcredits: int | None = None
 
 
 class Quote(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +187,8 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     # In private pools of others that take the caller, beside the places; and the least that an hour costs there.
     pool_slot_count: int = 0
     pool_price_microcredits_per_hour: int | None = None
+    # Of a fixed price: the base that would be agreed, and the most that a slice may cost.
+    price: JobPrice | None = None
 
 
 class FloorEarnings(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,8 +196,10 @@ class FloorEarnings(msgspec.Struct, frozen=True, kw_only=True):
     price_microcredits_per_hour: int
     # How much of the time the slot would be in use, in parts in a million.
     busy_ppm: int
-    # After the fee: over an hour of being lent, idle minutes included, and for one job of usual length.
+    # After the fee: over an hour of being lent, idle minutes included; over an hour of work; and for one job of usual
+    # length.
     owner_microcredits_per_hour: int
+    owner_microcredits_per_busy_hour: int
     owner_microcredits_per_job: int
 
 
@@ -216,6 +223,10 @@ class TierEarnings(msgspec.Struct, frozen=True, kw_only=True):
 
     tier: str
     multiplier_ppm: int
+    # At the reference price, which rises with the tier.
+    reference_microcredits_per_hour: int
+    owner_reference_microcredits_per_hour: int
+    # At spot, which follows demand.
     price_microcredits_per_hour: int
     owner_microcredits_per_hour: int
     # By kind of job, for those with a fixed price.

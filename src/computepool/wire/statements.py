@@ -90,8 +90,9 @@ class PricedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     # As the node claims; what counts is beside it.
     run_seconds: float | None = None
     metered_seconds: int | None = None
-    # Frozen with the lease.
+    # Frozen with the lease, one of the two: by the hour, or for the whole slice.
     rate_microcredits_per_hour: int | None = None
+    slice_price_microcredits: int | None = None
     rate_card_version: str | None = None
     # Where the owner's part stands, and when the holdback is over.
     earning_state: EarningState | None = None
@@ -103,7 +104,7 @@ class PricedAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChargeLine(PricedAttempt, frozen=True, kw_only=True):
-    """An attempt and what it cost: metered seconds times rate, cut into the owner's part and the fee."""
+    """An attempt and what it cost, by metered seconds or at a fixed price, cut into the owner's part and the fee."""
 
     node_id: UUID
     charged_credits: str

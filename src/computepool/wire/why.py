@@ -15,7 +15,7 @@ from computepool.core.nodes.state import NodeState
 from computepool.core.placement.explain import Gate, Standing
 from computepool.core.placement.idleness import IdleReason
 from computepool.core.placement.weights import Preference
-from computepool.wire.jobs import Requirements, SliceCounts
+from computepool.wire.jobs import JobPrice, Requirements, SliceCounts
 
 
 class WhyPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +37,8 @@ class WhyGate(msgspec.Struct, frozen=True, kw_only=True):
     asked: str
     # Slots that fail it; one that fails several gates is counted at each.
     failed_count: int
+    # More on it: what others pay, and where.
+    words: str | None = None
 
 
 class WhyChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,10 +49,12 @@ class WhyChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhySuggestion(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes that together let the job run. `requirements` can be submitted as it stands."""
+    """Changes that together let the job run. `requirements`, and a fixed `price`, can be submitted as they stand."""
 
     changes: list[WhyChange]
     requirements: Requirements
+    # For a job with a fixed price per slice.
+    price: JobPrice | None = None
     # Slots of nodes that are online and take work, which would then pass every gate.
     slot_count: int
     free_count: int

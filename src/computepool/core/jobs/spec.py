@@ -10,8 +10,9 @@ from itertools import pairwise
 
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.order import PriorityClass
+from computepool.core.ledger.charging import PriceMode
 from computepool.core.market.offers import DEFAULT_KIND
-from computepool.core.placement.price import PRICE_MICROCREDITS_MAX
+from computepool.core.placement.price import PRICE_MICROCREDITS_MAX, SlicePrice
 from computepool.core.placement.weights import Preference
 
 SLICES_MAX = 100_000
@@ -65,6 +66,22 @@ class Requirements:
     # What the job is, and how long its slices may run: owners choose by them. 0: not known.
     job_kind: str = DEFAULT_KIND
     slice_seconds: int = 0
+    # In place of a ceiling, where each slice has a fixed price.
+    slice_price: SlicePrice | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPrice:
+    """How a job pays: by the second, or a fixed price for every slice that is delivered."""
+
+    mode: PriceMode = PriceMode.PER_SECOND
+    # For one slice, before tier and region of the slot that takes it; None: the rate card's for this kind of job.
+    microcredits_per_slice: int | None = None
+    # The most that one may cost, tier and region included; None: as on the dearest slot that the job may get.
+    ceiling_microcredits_per_slice: int | None = None
+
+
+BY_THE_SECOND = JobPrice()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +114,7 @@ class JobSpec:
     packages: tuple[str, ...] = ()
     # host:port that the job wants to reach; the node's owner must allow each.
     egress: tuple[str, ...] = ()
+    price: JobPrice = BY_THE_SECOND
 
 
 def list_faults(spec: JobSpec, *, now: datetime) -> list[str]:
@@ -110,6 +128,7 @@ def list_faults(spec: JobSpec, *, now: datetime) -> list[str]:
         *_image_faults(spec),
         *_package_faults(spec.packages),
         *_egress_faults(spec.egress),
+        *_price_faults(spec),
         *_time_faults(spec, now),
     ]
 
@@ -270,6 +289,30 @@ def _requirement_faults(need: Requirements) -> list[str]:
         faults.append(
             f"requirements.ceiling_microcredits_per_hour is {ceiling}; it must be between 1 and "
             f"{PRICE_MICROCREDITS_MAX:,} (a credit is 1,000,000), or absent for any price"
+        )
+    return faults
+
+
+def _price_faults(spec: JobSpec) -> list[str]:
+    price = spec.price
+    if price is BY_THE_SECOND:
+        return []
+    figures = {
+        "price.microcredits_per_slice": price.microcredits_per_slice,
+        "price.ceiling_microcredits_per_slice": price.ceiling_microcredits_per_slice,
+    }
+    given = {name: figure for name, figure in figures.items() if figure is not None}
+    if price.mode is PriceMode.PER_SECOND:
+        return [f"{name} goes with price.mode per_slice; leave it out, or set the mode" for name in given]
+    faults = [
+        f"{name} is {figure}; it must be between 1 and {PRICE_MICROCREDITS_MAX:,} (a credit is 1,000,000)"
+        for name, figure in given.items()
+        if not 1 <= figure <= PRICE_MICROCREDITS_MAX
+    ]
+    if spec.requirements.ceiling_microcredits_per_hour is not None:
+        faults.append(
+            "requirements.ceiling_microcredits_per_hour is for jobs that pay by the second; with price.mode "
+            "per_slice set price.ceiling_microcredits_per_slice instead"
         )
     return faults
 

@@ -1,7 +1,6 @@
-"""What an attempt costs: metered seconds, the rule by the cause of its end, the price, and who gets how much of it.
+"""What an attempt costs: metered seconds, the rule by the cause of its end, and the price.
 
-The submitter never pays more than rate times seconds: prices are rounded down. The fee takes its share rounded up and
-the owner the rest, so that the two come to the price exactly.
+The submitter never pays more than rate times seconds: prices are rounded down. How a price is cut in two: fee.py.
 """
 
 from __future__ import annotations
@@ -14,12 +13,9 @@ from enum import Enum
 from computepool.core.ids import AttemptId
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.state import AttemptState
-from computepool.core.ledger.amount import Microcredits
+from computepool.core.ledger.fee import split_price
 
 SECONDS_PER_HOUR = 3_600
-PPM = 1_000_000
-# The platform's share, in parts of a million; never above a fifth.
-FEE_PPM_MAX = 200_000
 
 
 class PriceMode(str, Enum):
@@ -158,14 +154,6 @@ def price_reserve(price: FrozenPrice, *, wall_seconds: int) -> int:
     if price.mode is PriceMode.PER_SLICE:
         return price.microcredits
     return price_seconds(price.microcredits, wall_seconds)
-
-
-def split_price(price: int, *, fee_ppm: int) -> tuple[Microcredits, Microcredits]:
-    """Owner's part and fee. Both grow with the price: what is paid in parts comes to the same as paid at once."""
-    if not 0 <= fee_ppm <= FEE_PPM_MAX:
-        raise ValueError(f"the fee is at most {FEE_PPM_MAX:,} parts of a million, not {fee_ppm:,}")
-    fee = -(-price * fee_ppm // PPM)
-    return Microcredits(price - fee), Microcredits(fee)
 
 
 def charge_attempt(attempt_id: AttemptId, price: int, *, fee_ppm: int) -> Charge:

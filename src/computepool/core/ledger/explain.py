@@ -20,10 +20,10 @@ from computepool.core.ledger.charging import (
     PriceMode,
     meter_seconds,
     price_attempt,
-    split_price,
 )
 from computepool.core.ledger.decimals import say_credits
 from computepool.core.ledger.earning import EarningState
+from computepool.core.ledger.fee import split_price
 
 
 class PayMark(str, Enum):
@@ -131,6 +131,9 @@ class PayFacts:
     def is_seat(self) -> bool:
         return self.checkpoint_seconds is not None
 
+    # Frozen in place of a rate, where the slice has a fixed price.
+    slice_price_microcredits: int | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class Explained:
@@ -172,7 +175,7 @@ def explain_pay(facts: PayFacts) -> Explained:
         mark, reason = PayMark.UNPAID, _find_reason(facts, seconds)
     else:
         mark, reason = _MARKS.get(facts.earning_state, PayMark.PAID), None
-    words = _say(mark, reason, due_to_owner, differences)
+    words = _say(mark, reason, f"{say_credits(due_to_owner)}{_say_basis(facts, seconds)}", differences)
     return Explained(
         mark, words, rule, seconds, due, charged, due_to_owner, earned, moved, reason, tuple(differences)
     )
@@ -202,7 +205,10 @@ def _meter(facts: PayFacts, held_seconds: float) -> int:
 
 
 def _price(facts: PayFacts, seconds: int, state: AttemptState) -> int:
-    frozen = FrozenPrice(PriceMode.PER_SECOND, facts.rate_microcredits_per_hour or 0)
+    if facts.slice_price_microcredits is None:
+        frozen = FrozenPrice(PriceMode.PER_SECOND, facts.rate_microcredits_per_hour or 0)
+    else:
+        frozen = FrozenPrice(PriceMode.PER_SLICE, facts.slice_price_microcredits)
     end = End(facts.cause, state, seconds, facts.checkpoint_seconds or 0, facts.is_seat)
     return price_attempt(frozen, end, wall_seconds=facts.wall_seconds, is_own=facts.is_own)
 
@@ -281,12 +287,21 @@ def _find_reason(facts: PayFacts, seconds: int) -> UnpaidReason:
     return UnpaidReason.TOO_LATE if _price(facts, seconds, AttemptState.RUNNING) else UnpaidReason.NO_PRICE
 
 
-def _say(mark: PayMark, reason: UnpaidReason | None, due_to_owner: int, differences: list[str]) -> str:
+def _say_basis(facts: PayFacts, seconds: int) -> str:
+    """What a fixed price came to, and why. A price by the second is told by its figures."""
+    if facts.slice_price_microcredits is None:
+        return ""
+    price = f"the fixed price of {say_credits(facts.slice_price_microcredits)}"
+    if facts.cause is None:
+        return f", the owner's part of {price}"
+    return f", the owner's part of {seconds:,}/{facts.wall_seconds:,} of {price}, for so much of its limit it ran"
+
+
+def _say(mark: PayMark, reason: UnpaidReason | None, part: str, differences: list[str]) -> str:
     if reason is not None:
         return f"Nothing is due: {REASON_WORDS[reason]}."
     if differences:
         return f"{mark.value.capitalize()}: {'; '.join(differences)}."
-    part = say_credits(due_to_owner)
     if mark is PayMark.DISPUTED:
         return f"{part}, as agreed; in dispute, and held until it is decided."
     if mark is PayMark.REVERSED:

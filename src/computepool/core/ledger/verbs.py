@@ -26,8 +26,9 @@ from computepool.core.ledger.accounts import (
     submitter_held,
 )
 from computepool.core.ledger.amount import Microcredits, to_amount
-from computepool.core.ledger.charging import Charge, split_price
+from computepool.core.ledger.charging import Charge
 from computepool.core.ledger.earning import Earning, EarningState, find_release_refusal
+from computepool.core.ledger.fee import split_price
 from computepool.core.ledger.refusal import Refusal, RefusalCode
 from computepool.core.ledger.transfer import Leg, Posting, TransferKind
 

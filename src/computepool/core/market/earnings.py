@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from computepool.core.ledger.amount import Microcredits
-from computepool.core.market.ppm import PPM, times_ppm, to_ppm
+from computepool.core.ledger.fee import split_price
+from computepool.core.market.ppm import times_ppm, to_ppm
 from computepool.core.market.price import SECONDS_PER_HOUR
 from computepool.core.market.rate_card import CPU_TIER, Bucket, RateCard
 
@@ -20,6 +21,9 @@ class TierEarnings:
 
     tier: str
     multiplier_ppm: int
+    # At the reference price, which rises with the tier, and at spot, which follows demand.
+    reference_microcredits_per_hour: int
+    owner_reference_microcredits_per_hour: Microcredits
     price_microcredits_per_hour: int
     owner_microcredits_per_hour: Microcredits
     # By kind of job, in the fixed mode.
@@ -43,16 +47,11 @@ class FloorEarnings:
     price_microcredits_per_hour: int
     # How much of the time the machine would be in use.
     busy_ppm: int
-    # After the fee, over an hour of being lent, the idle minutes included.
+    # After the fee, over an hour of being lent, the idle minutes included; and over an hour of work.
     owner_microcredits_per_hour: Microcredits
+    owner_microcredits_per_busy_hour: Microcredits
     # After the fee, for one job of usual length.
     owner_microcredits_per_job: Microcredits
-
-
-def owner_part(amount: int, *, fee_ppm: int) -> Microcredits:
-    """What is left after the fee, which takes its share rounded up; the ledger splits in the same way."""
-    fee = -(-amount * fee_ppm // PPM)
-    return Microcredits(amount - fee)
 
 
 def list_tier_earnings(
@@ -67,14 +66,17 @@ def list_tier_earnings(
 
 
 def _to_row(card: RateCard, bucket: Bucket, spots: Mapping[Bucket, int]) -> TierEarnings:
-    price = spots.get(bucket, card.reference(bucket))
+    reference = card.reference(bucket)
+    price = spots.get(bucket, reference)
     return TierEarnings(
         tier=bucket.tier,
         multiplier_ppm=card.tier_ppm(bucket.tier),
+        reference_microcredits_per_hour=reference,
+        owner_reference_microcredits_per_hour=split_price(reference, fee_ppm=card.fee_ppm)[0],
         price_microcredits_per_hour=price,
-        owner_microcredits_per_hour=owner_part(price, fee_ppm=card.fee_ppm),
+        owner_microcredits_per_hour=split_price(price, fee_ppm=card.fee_ppm)[0],
         owner_microcredits_per_slice={
-            kind: owner_part(card.slice_reference(base, bucket), fee_ppm=card.fee_ppm)
+            kind: split_price(card.slice_reference(base, bucket), fee_ppm=card.fee_ppm)[0]
             for kind, base in card.slice_bases_microcredits.items()
         },
     )
@@ -89,9 +91,10 @@ def forecast_floor(
     """
     price = max(floor, spot)
     busy = busy_ppm if floor <= spot else times_ppm(busy_ppm, _share_that_pays(bids, floor))
-    per_hour = owner_part(times_ppm(price, busy), fee_ppm=fee_ppm)
-    per_job = owner_part(price * seconds_per_job // SECONDS_PER_HOUR, fee_ppm=fee_ppm)
-    return FloorEarnings(floor, price, busy, per_hour, per_job)
+    per_hour = split_price(times_ppm(price, busy), fee_ppm=fee_ppm)[0]
+    per_busy_hour = split_price(price, fee_ppm=fee_ppm)[0]
+    per_job = split_price(price * seconds_per_job // SECONDS_PER_HOUR, fee_ppm=fee_ppm)[0]
+    return FloorEarnings(floor, price, busy, per_hour, per_busy_hour, per_job)
 
 
 def _share_that_pays(bids: Sequence[Bid], price: int) -> int:

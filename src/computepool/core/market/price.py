@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from computepool.core.market.offers import Ask, Offer, is_own, is_private
-from computepool.core.market.rate_card import Bucket, RateCard
+from computepool.core.market.rate_card import UNIT, Bucket, RateCard
 
 SECONDS_PER_HOUR = 3_600
 
@@ -58,23 +58,26 @@ def price_ask(offer: Offer, ask: Ask, *, spot: int, has_backlog_at_spot: bool) -
     return refusal or price_match(floor=floor, ceiling=ceiling, spot=spot)
 
 
-def price_slice(
-    card: RateCard,
-    bucket: Bucket,
-    *,
-    base_microcredits: int,
-    ceiling_microcredits: int | None,
-    floor_microcredits_per_hour: int,
-    seconds: int,
-) -> int | StartRefusal:
-    """The fixed mode: microcredits for the whole slice, whatever it takes, within the submitter's ceiling per slice.
+# The fixed mode. A price per slice meets prices per hour (floors, spot) over the slice's whole wall limit: so much is
+# an owner sure of, however long it runs. docs/decisions/0012 says why.
 
-    The base is the card's for this kind of job, or the submitter's own figure. The owner's floor still holds: the
-    slice is taken only if its price covers the floor for `seconds`, the time that it is expected to take.
+
+def price_slice(card: RateCard, bucket: Bucket, *, base_microcredits: int, ceiling_microcredits: int) -> int:
+    """Microcredits for the whole slice, whatever it takes, within the submitter's ceiling per slice.
+
+    The base is the card's for this kind of job, or the submitter's own figure.
     """
-    price = card.slice_reference(base_microcredits, bucket)
-    if ceiling_microcredits is not None:
-        price = min(price, ceiling_microcredits)
-    if price * SECONDS_PER_HOUR < floor_microcredits_per_hour * seconds:
-        return StartRefusal.SLICE_BELOW_FLOOR
-    return price
+    return min(card.slice_reference(base_microcredits, bucket), ceiling_microcredits)
+
+
+def ceiling_in(card: RateCard, bucket: Bucket, *, ceiling: int | None, base_ceiling: int | None) -> int | None:
+    """The most that an hour may cost there. `base_ceiling` is what a fixed price comes to before tier and region."""
+    if base_ceiling is None:
+        return ceiling
+    there = card.multiply(base_ceiling, bucket)
+    return there if ceiling is None else min(ceiling, there)
+
+
+def to_base_price(card: RateCard, bucket: Bucket, microcredits_per_hour: int) -> int:
+    """A price there before tier and region: a base ceiling pays for it if and only if `ceiling_in` does."""
+    return -(-microcredits_per_hour * UNIT // card.multiplier(bucket))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from computepool.core.ledger.amount import Microcredits
-from computepool.core.market.earnings import owner_part
+from computepool.core.ledger.fee import split_price
 from computepool.core.market.ppm import PPM, say_percent, times_ppm, to_ppm
 from computepool.core.market.price import SECONDS_PER_HOUR, StartRefusal, find_start_refusal, price_match
 from computepool.core.market.rate_card import Bucket
@@ -49,8 +49,9 @@ class BucketView:
     seconds_mean: int
     # How fast these slots are beside what the ask's seconds are meant for.
     speed_ppm: int = PPM
-    # What `price_slice` says of this job here, for an ask with a fixed price; None where it is refused.
-    slice_price_microcredits: int | None = None
+    # For an ask with a fixed price: what `price_slice` says of it here, and whether every floor is above that.
+    slice_price_microcredits: int = 0
+    is_below_floor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +117,13 @@ def make_quote(ask: QuoteAsk, views: Sequence[BucketView], *, fee_ppm: int) -> Q
         owners_earn=_after_fee(cost, ask, fee_ppm) if cost else None,
         places=places,
         starts_in_seconds=min(starts, default=None),
-        why=_say_why(usable, places),
+        why=_say_why(ask, usable, places),
     )
 
 
 def _can_ever_run(ask: QuoteAsk, view: BucketView) -> bool:
     if ask.is_fixed:
-        return view.slice_price_microcredits is not None
+        return not view.is_below_floor
     ceiling = ask.ceiling_microcredits_per_hour
     return ceiling is None or view.floor_microcredits_per_hour <= ceiling
 
@@ -130,19 +131,27 @@ def _can_ever_run(ask: QuoteAsk, view: BucketView) -> bool:
 def _to_place(ask: QuoteAsk, view: BucketView) -> Place:
     refusal = _find_refusal(ask, view)
     starts = None if refusal else _starts_in_seconds(view)
-    price = (view.slice_price_microcredits or 0) if ask.is_fixed else _price_now(ask, view)
+    price = view.slice_price_microcredits if ask.is_fixed else _price_now(ask, view)
     return Place(view.bucket, price, view.slot_count, view.free_count, starts, refusal)
 
 
 def _find_refusal(ask: QuoteAsk, view: BucketView) -> StartRefusal | None:
     if ask.is_fixed:
-        return None if view.slice_price_microcredits is not None else StartRefusal.SLICE_BELOW_FLOOR
+        return _find_fixed_refusal(ask, view)
     return find_start_refusal(
         floor=view.floor_microcredits_per_hour,
         ceiling=ask.ceiling_microcredits_per_hour,
         spot=view.today.spot_microcredits_per_hour,
         has_backlog_at_spot=view.today.waiting_count > 0,
     )
+
+
+def _find_fixed_refusal(ask: QuoteAsk, view: BucketView) -> StartRefusal | None:
+    if view.is_below_floor:
+        return StartRefusal.SLICE_BELOW_FLOOR
+    paid = view.slice_price_microcredits * SECONDS_PER_HOUR
+    is_below_spot = paid < view.today.spot_microcredits_per_hour * ask.seconds_high
+    return StartRefusal.CEILING_BELOW_SPOT if is_below_spot and view.today.waiting_count > 0 else None
 
 
 def _starts_in_seconds(view: BucketView) -> int:
@@ -163,7 +172,7 @@ def _price_now(ask: QuoteAsk, view: BucketView) -> int:
 def _cost_of(ask: QuoteAsk, view: BucketView, seconds: int) -> int:
     """Of one slice at today's price, rounded up: a range that is a grain too wide is still true."""
     if ask.is_fixed:
-        return view.slice_price_microcredits or 0
+        return view.slice_price_microcredits
     return _pay(_price_now(ask, view), _seconds_on(view, seconds))
 
 
@@ -197,7 +206,7 @@ def _likely_cost(ask: QuoteAsk, usable: Sequence[BucketView]) -> int:
 def _high_cost(ask: QuoteAsk, view: BucketView, usable: Sequence[BucketView]) -> int:
     """As if the price rose from now until the last slice starts, by as much as one tick allows at each tick."""
     if ask.is_fixed:
-        return view.slice_price_microcredits or 0
+        return view.slice_price_microcredits
     slots = sum(each.slot_count for each in usable)
     last_start = max(_starts_in_seconds(view), ask.slice_count * _seconds_on(view, ask.seconds_high) // slots)
     spot, spot_max = (
@@ -216,7 +225,7 @@ def _after_fee(cost: Range, ask: QuoteAsk, fee_ppm: int) -> Range:
     """The surcharge pays for verification, not for the owner's run, and is left out."""
     return Range(
         *(
-            owner_part(each * PPM // (PPM + ask.surcharge_ppm), fee_ppm=fee_ppm)
+            split_price(each * PPM // (PPM + ask.surcharge_ppm), fee_ppm=fee_ppm)[0]
             for each in (cost.low_microcredits, cost.likely_microcredits, cost.high_microcredits)
         )
     )
@@ -225,19 +234,23 @@ def _after_fee(cost: Range, ask: QuoteAsk, fee_ppm: int) -> Range:
 # Words
 
 
-def _say_why(usable: Sequence[BucketView], places: Sequence[Place]) -> str:
+def _say_why(ask: QuoteAsk, usable: Sequence[BucketView], places: Sequence[Place]) -> str:
     if not places:
         return "No slot that is lent now could run this."
     if not usable:
-        return "Every slot that could run this asks for more than the ceiling."
+        return f"Every slot that could run this asks for more than {_say_most(ask)}."
     first = usable[0]
     if first.yesterday is None:
         change = "There is no price of yesterday to compare with."
     else:
         change = say_change(first.today, first.yesterday)
     if all(place.refusal for place in places):
-        return f"{change} Others wait and pay the spot price, which is above the ceiling: they come first."
+        return f"{change} Others wait and pay the spot price, which is above {_say_most(ask)}: they come first."
     return change
+
+
+def _say_most(ask: QuoteAsk) -> str:
+    return "what the price of a slice comes to an hour" if ask.is_fixed else "the ceiling"
 
 
 def say_change(today: BucketDay, yesterday: BucketDay) -> str:

@@ -19,8 +19,9 @@ from math import isfinite
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from computepool.core.ledger.fee import FEE_PPM_MAX
 from computepool.core.market.offers import DEFAULT_KIND
-from computepool.core.market.ppm import PPM, times_ppm
+from computepool.core.market.ppm import PPM
 from computepool.core.market.regions import COUNTRIES_BY_REGION, DEFAULT_REGION, derive_multiplier_ppm
 
 if sys.version_info >= (3, 11):
@@ -28,7 +29,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-FEE_PPM_MAX = PPM // 5
 MULTIPLIER_MAX = 100
 CREDITS_MAX = 1_000_000
 TFLOPS_MAX = 1_000_000
@@ -36,6 +36,8 @@ TIERS_MAX = 256
 REGIONS_MAX = 256
 KINDS_MAX = 16
 UNKNOWN_STEPS_MAX = 32
+# Of a product of two multipliers, in parts in a million each.
+UNIT = PPM * PPM
 # The smallest fraction that parts in a million can hold.
 GRAIN = Decimal(1) / PPM
 
@@ -121,15 +123,22 @@ class RateCard:
 
     def reference(self, bucket: Bucket) -> int:
         """Microcredits per hour: base x tier x region."""
-        return self._multiply(self.base_microcredits_per_hour, bucket)
+        return self.multiply(self.base_microcredits_per_hour, bucket)
+
+    def multiply(self, base_microcredits: int, bucket: Bucket) -> int:
+        """Rounded down."""
+        return base_microcredits * self.multiplier(bucket) // UNIT
 
     def slice_reference(self, base_microcredits: int, bucket: Bucket) -> int:
-        """Microcredits per slice in the fixed mode: a base of the card or of the submitter, x tier x region."""
-        return self._multiply(base_microcredits, bucket)
+        """Microcredits per slice in the fixed mode: a base of the card or of the submitter, x tier x region.
 
-    def _multiply(self, base_microcredits: int, bucket: Bucket) -> int:
-        region_ppm = self.terms_of(bucket.region).multiplier_ppm
-        return times_ppm(base_microcredits, self.tier_ppm(bucket.tier), region_ppm)
+        Rounded up, so that a price which covers an owner's floor before tier and region covers it after them too.
+        """
+        return -(-base_microcredits * self.multiplier(bucket) // UNIT)
+
+    def multiplier(self, bucket: Bucket) -> int:
+        """Tier x region, in parts of UNIT."""
+        return self.tier_ppm(bucket.tier) * self.terms_of(bucket.region).multiplier_ppm
 
 
 def parse_rate_card(text: str) -> RateCard:

@@ -71,11 +71,21 @@ def check_pool(account_id: AccountId | None, slot: Slot) -> str | None:
     return None
 
 
-def check_price(shape: Shape, price_microcredits_per_hour: int) -> str | None:
-    """Not of the slot's making: what its owner asks, against what the submitter pays at most."""
+def check_price(
+    shape: Shape, price_microcredits_per_hour: int, base_price_microcredits_per_hour: int = 0
+) -> str | None:
+    """Not of the slot's making: what its owner asks, against what the submitter pays at most.
+
+    A fixed price per slice grows with tier and region of the slot: before both it is compared with what the slot asks
+    before both.
+    """
     ceiling = shape.ceiling_microcredits_per_hour
     if ceiling is not None and price_microcredits_per_hour > ceiling:
         return f"pays at most {say_price(ceiling)}, the slot asks {say_price(price_microcredits_per_hour)}"
+    base = shape.base_ceiling_microcredits_per_hour
+    if base is not None and base_price_microcredits_per_hour > base:
+        asked = say_price(base_price_microcredits_per_hour)
+        return f"pays {say_price(base)} before tier and region, the slot asks {asked}"
     return None
 
 
@@ -94,14 +104,19 @@ CHECKS: tuple[Callable[[Shape, Slot], str | None], ...] = (
 
 
 def find_refusal(
-    shape: Shape, slot: Slot, *, price_microcredits_per_hour: int = 0, account_id: AccountId | None = None
+    shape: Shape,
+    slot: Slot,
+    *,
+    price_microcredits_per_hour: int = 0,
+    base_price_microcredits_per_hour: int = 0,
+    account_id: AccountId | None = None,
 ) -> str | None:
     """The first gate that the slot fails, in plain words. Without a price it is taken as lent for nothing; without
     an account, as work of somebody who is in no private pool."""
     return (
         find_gate_refusal(shape, slot)
         or check_pool(account_id, slot)
-        or check_price(shape, price_microcredits_per_hour)
+        or check_price(shape, price_microcredits_per_hour, base_price_microcredits_per_hour)
     )
 
 

@@ -18,7 +18,13 @@ from computepool.core.ids import AccountId
 from computepool.core.jobs.spec import Requirements
 from computepool.core.market.hours import say_moment
 from computepool.core.placement import checks
-from computepool.core.placement.price import say_price
+from computepool.core.placement.price import (
+    PRICE_MICROCREDITS_MAX,
+    SlicePrice,
+    format_credits,
+    say_price,
+    to_whole,
+)
 from computepool.core.placement.shape import (
     DISK_STEP_BYTES,
     RAM_STEP_BYTES,
@@ -50,13 +56,15 @@ class Gate(str, Enum):
     SECONDS = "seconds"
     POOL = "pool"
     PRICE = "price"
+    # Others who wait for the same slots pay spot: whoever pays less waits until they are served.
+    SPOT = "spot"
 
 
 # Gates that nobody passes by asking for less: what a job is stays what it is, and whom a machine is lent to is its
 # owner's to say.
 OWNERS_GATES = (Gate.KIND, Gate.POOL)
 
-# Every check of a slot has its gate here; a test holds the two together. Pool and price have `check_pool` and
+# Every check of a slot has its gate here; a test holds the two together. Pool and prices have `check_pool` and
 # `check_price`, which look at more than a shape and a slot.
 CHECK_OF: Mapping[Gate, Callable[[Shape, Slot], str | None]] = {
     Gate.GPU: checks.check_gpu,
@@ -72,6 +80,9 @@ CHECK_OF: Mapping[Gate, Callable[[Shape, Slot], str | None]] = {
 }
 
 
+_PRICES = (Gate.PRICE, Gate.SPOT)
+
+
 class Standing(str, Enum):
     """Whether a slot's node takes work at this moment."""
 
@@ -79,6 +90,15 @@ class Standing(str, Enum):
     PAUSED = "paused"  # or draining: its owner wants nothing new on it
     CLOSED = "closed"  # outside of the hours at which it is lent
     OFFLINE = "offline"
+
+
+@dataclass(frozen=True, slots=True)
+class SpotForce:
+    """What is paid at least where others wait who pay spot: in a tier and region of the rate card."""
+
+    tier: str
+    region: str
+    spot_microcredits_per_hour: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +112,10 @@ class SlotClass:
     busy_count: int
     # What their owners ask: no less than the dearest of them, and no more than a request can tell from it.
     price_microcredits_per_hour: int = 0
+    # The same before tier and region, for a request with a fixed price per slice.
+    base_price_microcredits_per_hour: int = 0
+    # Where spot alone makes them too dear: their owners would lend them for less.
+    force: SpotForce | None = None
     # Of a node among them that the asker may know by name: their own.
     node_name: str | None = None
     last_seen_at: datetime | None = None
@@ -142,6 +166,8 @@ class GateCount:
     asked: str
     # A slot that fails several gates is counted at each of them.
     failed_count: int
+    # More on it, where there is more to say.
+    words: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +195,7 @@ def explain_waiting(need: Requirements, classes: Iterable[SlotClass]) -> Explana
     """
     shape = to_shape(need)
     known = [replace(each, slot=cut_to_steps(each.slot)) for each in classes]
-    failures = [(each, list_failed(shape, each.slot, each.price_microcredits_per_hour)) for each in known]
+    failures = [(each, _list_failed_of(shape, each)) for each in known]
     ready = [(each, failed) for each, failed in failures if each.standing is Standing.READY]
     passing = [each for each, failed in ready if not failed]
     away = [each for each, failed in failures if each.standing is not Standing.READY and not failed]
@@ -220,21 +246,36 @@ def say_waiting(found: Explanation) -> str:
     )
     if found.slot_count == 0:
         return f"No node is online and taking work.{away}"
+    others = "".join(f" {each.words[0].upper()}{each.words[1:]}." for each in found.gates if each.words)
     if found.pass_count == 0:
-        return f"None of the {_say_slots(found.slot_count)} of the fleet fits.{away}"
+        return f"None of the {_say_slots(found.slot_count)} of the fleet fits.{others}{away}"
     fitting = f"{found.pass_count:,} of {_say_slots(found.slot_count)} {'fits' if found.pass_count == 1 else 'fit'}"
     if found.free_count == 0:
-        return f"{fitting}, but {'it is' if found.pass_count == 1 else 'all are'} busy."
+        return f"{fitting}, but {'it is' if found.pass_count == 1 else 'all are'} busy.{others}"
     return f"{fitting}, {found.free_count:,} free now: whoever's turn it is should start within seconds."
 
 
 def list_failed(
-    shape: Shape, slot: Slot, price_microcredits_per_hour: int = 0, *, account_id: AccountId | None = None
+    shape: Shape,
+    slot: Slot,
+    price_microcredits_per_hour: int = 0,
+    base_price_microcredits_per_hour: int = 0,
+    *,
+    account_id: AccountId | None = None,
+    by_spot: bool = False,
 ) -> tuple[Gate, ...]:
+    """`by_spot`: the price is what others pay, and not what the owner asks."""
     failed = tuple(gate for gate, check in CHECK_OF.items() if check(shape, slot) is not None)
     if checks.check_pool(account_id, slot) is not None:
         failed = (*failed, Gate.POOL)
-    return failed if checks.check_price(shape, price_microcredits_per_hour) is None else (*failed, Gate.PRICE)
+    if checks.check_price(shape, price_microcredits_per_hour, base_price_microcredits_per_hour) is None:
+        return failed
+    return (*failed, Gate.SPOT if by_spot else Gate.PRICE)
+
+
+def _list_failed_of(shape: Shape, each: SlotClass) -> tuple[Gate, ...]:
+    price, base_price = each.price_microcredits_per_hour, each.base_price_microcredits_per_hour
+    return list_failed(shape, each.slot, price, base_price, by_spot=each.force is not None)
 
 
 def cut_to_steps(slot: Slot) -> Slot:
@@ -260,6 +301,8 @@ class Steps:
     disk_bytes: int
     # Rising prices above the ceiling: slots between two of them are one to a request.
     prices: tuple[int, ...] = ()
+    # The same before tier and region.
+    base_prices: tuple[int, ...] = ()
 
 
 def choose_steps(shape: Shape, levels: int | None) -> Steps:
@@ -273,6 +316,7 @@ def choose_steps(shape: Shape, levels: int | None) -> Steps:
         ram_bytes=_choose_step(shape.ram_bytes, RAM_STEP_BYTES, levels),
         disk_bytes=_choose_step(shape.disk_bytes, DISK_STEP_BYTES, levels),
         prices=_choose_prices(shape.ceiling_microcredits_per_hour, levels),
+        base_prices=_choose_prices(shape.base_ceiling_microcredits_per_hour, levels),
     )
 
 
@@ -307,7 +351,21 @@ def _count_gates(need: Requirements, ready: Sequence[tuple[SlotClass, tuple[Gate
     for each, failed in ready:
         for gate in failed:
             counts[gate] += each.slot_count
-    return tuple(GateCount(gate, say_asked(need, gate), counts[gate]) for gate in Gate if counts[gate])
+    forces = {each.force for each, failed in ready if each.force is not None and Gate.SPOT in failed}
+    return tuple(
+        GateCount(gate, say_asked(need, gate), counts[gate], _say_forces(need, forces) if gate is Gate.SPOT else None)
+        for gate in Gate
+        if counts[gate]
+    )
+
+
+def _say_forces(need: Requirements, forces: Iterable[SpotForce]) -> str:
+    """Where least is missing."""
+    *_, least = sorted(forces, key=lambda each: (-each.spot_microcredits_per_hour, each.tier, each.region))
+    place = f"others pay {say_price(least.spot_microcredits_per_hour)} in {least.tier}/{least.region} now"
+    if need.slice_price is not None:
+        return f"{place}; yours is {say_asked(need, Gate.SPOT)}, over a wall limit of {need.slice_price.seconds:,} s"
+    return f"{place}; your ceiling is {say_asked(need, Gate.SPOT).removeprefix('at most ')}"
 
 
 def _suggest(
@@ -316,7 +374,7 @@ def _suggest(
     """For each smallest set of requirements to relax, the least relaxation of it; the least of all first."""
     options: dict[tuple[Gate, ...], Counter[Requirements]] = defaultdict(Counter)
     for each in candidates:
-        relaxed = relax(need, each.slot, each.price_microcredits_per_hour)
+        relaxed = _relax_for(need, each)
         if relaxed is not None:
             options[relaxed[0]][relaxed[1]] += each.slot_count
     # Work that does without a GPU may still run beside one. Where that is a way at all, a slot whose card is only
@@ -325,7 +383,7 @@ def _suggest(
     for each in candidates:
         if each.slot.kind is not SlotKind.GPU:
             continue
-        relaxed = relax(without_gpu, each.slot, each.price_microcredits_per_hour)
+        relaxed = _relax_for(without_gpu, each)
         if relaxed is not None and (Gate.GPU, *relaxed[0]) in options:
             options[(Gate.GPU, *relaxed[0])][relaxed[1]] += each.slot_count
     fewest = min((len(gates) for gates in options), default=0)
@@ -338,12 +396,9 @@ def _suggest(
     return tuple(_to_suggestion(need, relaxed, gates, ready) for relaxed, gates, _ in chosen[:SUGGESTIONS_MAX])
 
 
-def relax(
-    need: Requirements, slot: Slot, price_microcredits_per_hour: int = 0
-) -> tuple[tuple[Gate, ...], Requirements] | None:
-    """The least that must be given up for this slot, and the request without it. None: it cannot be had."""
-    price = price_microcredits_per_hour
-    failed = list_failed(to_shape(need), slot, price)
+def _relax_for(need: Requirements, each: SlotClass) -> tuple[tuple[Gate, ...], Requirements] | None:
+    """The least that must be given up for such a slot, and the request without it. None: it cannot be had."""
+    failed = _list_failed_of(to_shape(need), each)
     if any(gate in OWNERS_GATES for gate in failed):
         return None
     relaxed, given_up = need, []
@@ -354,16 +409,20 @@ def relax(
         # The GPU is asked for only by naming cards: then accepting the other tier is the change.
         if gate is Gate.GPU and not (need.gpu or need.vram_bytes):
             continue
-        relaxed = _relax_gate(relaxed, gate, slot, price)
-        given_up.append(gate)
-    if not given_up or list_failed(to_shape(relaxed), slot, price):
+        relaxed = _relax_gate(relaxed, gate, each)
+        # Whoever pays more pays it to owners and against others alike.
+        given_up.append(Gate.PRICE if gate is Gate.SPOT else gate)
+    if not given_up or _list_failed_of(to_shape(relaxed), each):
         return None
     return tuple(given_up), relaxed
 
 
-def _relax_gate(need: Requirements, gate: Gate, slot: Slot, price: int) -> Requirements:
-    if gate is Gate.PRICE:
-        return replace(need, ceiling_microcredits_per_hour=least_ceiling(price))
+def _relax_gate(need: Requirements, gate: Gate, each: SlotClass) -> Requirements:
+    slot = each.slot
+    if gate in _PRICES and need.slice_price is not None:
+        return replace(need, slice_price=_raise_price(need.slice_price, each))
+    if gate in _PRICES:
+        return replace(need, ceiling_microcredits_per_hour=least_ceiling(each.price_microcredits_per_hour))
     if gate is Gate.GPU:
         return replace(need, gpu=False, vram_bytes=0)
     if gate is Gate.VRAM:
@@ -377,13 +436,37 @@ def _relax_gate(need: Requirements, gate: Gate, slot: Slot, price: int) -> Requi
     if gate is Gate.ISOLATION:
         return replace(need, isolation=slot.isolation)
     if gate is Gate.SECONDS:
-        return replace(need, slice_seconds=slot.slice_seconds_min)
+        fixed = need.slice_price and _stretch(need.slice_price, slot.slice_seconds_min)
+        return replace(need, slice_seconds=slot.slice_seconds_min, slice_price=fixed)
     if gate is Gate.TIER:
         full = len(need.tiers) >= TIERS_MAX
         return replace(need, tiers=() if full else (*need.tiers, slot.tier))
     if slot.region is None or len(need.regions) >= REGIONS_MAX:
         return replace(need, regions=())
     return replace(need, regions=(*need.regions, slot.region))
+
+
+def _stretch(fixed: SlicePrice, seconds: int) -> SlicePrice:
+    """A slice that may run for longer, for as much an hour."""
+    base, ceiling = (
+        min(-(-each * seconds // fixed.seconds), PRICE_MICROCREDITS_MAX)
+        for each in (fixed.base_microcredits, fixed.ceiling_microcredits)
+    )
+    return SlicePrice(base, ceiling, seconds)
+
+
+def _raise_price(fixed: SlicePrice, each: SlotClass) -> SlicePrice:
+    """The least fixed price that pays for such a slot; as it was, if nothing that can be named would."""
+    base = least_ceiling(each.base_price_microcredits_per_hour)
+    ceiling = least_ceiling(each.price_microcredits_per_hour)
+    if base is None or ceiling is None:
+        return fixed
+    raised = replace(
+        fixed,
+        base_microcredits=max(fixed.base_microcredits, to_whole(base, fixed.seconds)),
+        ceiling_microcredits=max(fixed.ceiling_microcredits, to_whole(ceiling, fixed.seconds)),
+    )
+    return raised if max(raised.base_microcredits, raised.ceiling_microcredits) <= PRICE_MICROCREDITS_MAX else fixed
 
 
 def _rank(need: Requirements, relaxed: Requirements, slot_count: int) -> tuple[float, int, str]:
@@ -408,6 +491,10 @@ def measure_change(need: Requirements, relaxed: Requirements) -> float:
     if ceiling is not None:
         given_up += inf if higher is None else (higher - ceiling) / ceiling
     given_up += (relaxed.slice_seconds - need.slice_seconds) / max(1, need.slice_seconds)
+    fixed, raised = need.slice_price, relaxed.slice_price
+    if fixed is not None and raised is not None:
+        given_up += (raised.base_microcredits - fixed.base_microcredits) / fixed.base_microcredits
+        given_up += (raised.ceiling_microcredits - fixed.ceiling_microcredits) / fixed.ceiling_microcredits
     steps = need.isolation.rank - relaxed.isolation.rank
     for asked, instead in ((need.tiers, relaxed.tiers), (need.regions, relaxed.regions)):
         # Accepting one more is a smaller change than accepting anything.
@@ -419,7 +506,7 @@ def _to_suggestion(
     need: Requirements, relaxed: Requirements, gates: Iterable[Gate], ready: Iterable[SlotClass]
 ) -> Suggestion:
     shape = to_shape(relaxed)
-    opened = [each for each in ready if not list_failed(shape, each.slot, each.price_microcredits_per_hour)]
+    opened = [each for each in ready if not _list_failed_of(shape, each)]
     slot_count, free_count = _count(opened)
     changes = tuple(_to_change(need, relaxed, gate) for gate in gates)
     return Suggestion(changes, relaxed, slot_count, free_count, _to_places(opened))
@@ -439,18 +526,36 @@ def _to_change(need: Requirements, relaxed: Requirements, gate: Gate) -> Change:
         words = f"accept isolation {instead} instead of {asked}"
     elif gate is Gate.TIER:
         words = f"accept tier {relaxed.tiers[-1]} too" if relaxed.tiers else "accept any tier"
-    elif gate is Gate.PRICE:
+    elif gate in _PRICES and need.slice_price is not None and relaxed.slice_price is not None:
+        words = _say_raise(need.slice_price, relaxed.slice_price)
+    elif gate in _PRICES:
         higher = relaxed.ceiling_microcredits_per_hour
         before = asked.removeprefix("at most ")
         words = "accept any price" if higher is None else f"pay up to {say_price(higher)} instead of {before}"
     elif gate is Gate.SECONDS:
         words = (
-            f"let a slice run for {instead} instead of {asked} "
+            f"let a slice run for {instead} instead of {asked}{_say_stretch(need.slice_price, relaxed.slice_price)} "
             f"(the owner takes slices of {say_seconds(relaxed.slice_seconds)} or more)"
         )
     else:
         words = f"accept region {relaxed.regions[-1]} too" if relaxed.regions else "accept any region"
     return Change(gate, asked, instead, words)
+
+
+def _say_stretch(fixed: SlicePrice | None, raised: SlicePrice | None) -> str:
+    """A fixed price is reckoned over the time that a slice may run."""
+    return "" if fixed is None or raised is None else f", and {_say_raise(fixed, raised)}"
+
+
+def _say_raise(fixed: SlicePrice, raised: SlicePrice) -> str:
+    base, higher = format_credits(fixed.base_microcredits), format_credits(raised.base_microcredits)
+    most, higher_most = format_credits(fixed.ceiling_microcredits), format_credits(raised.ceiling_microcredits)
+    changes = []
+    if base != higher:
+        changes.append(f"pay {higher} credits a slice instead of {base}")
+    if most != higher_most:
+        changes.append(f"let a slice cost up to {higher_most} credits instead of {most}")
+    return ", and ".join(changes)
 
 
 def _to_places(classes: Iterable[SlotClass]) -> tuple[Place, ...]:
@@ -497,6 +602,8 @@ def list_margins(
         Gate.SECONDS: slot.slice_seconds_min > 0,
         Gate.POOL: slot.welcome is not None,
         Gate.PRICE: shape.ceiling_microcredits_per_hour is not None,
+        # What others pay while it waits is no matter any more.
+        Gate.SPOT: False,
     }
     return tuple(
         Margin(
@@ -527,7 +634,11 @@ def say_asked(need: Requirements, gate: Gate) -> str:
         return say_count(need.cores, "core")
     if gate is Gate.ISOLATION:
         return need.isolation.value
-    if gate is Gate.PRICE:
+    if gate in _PRICES and need.slice_price is not None:
+        fixed = need.slice_price
+        most = format_credits(fixed.ceiling_microcredits)
+        return f"{format_credits(fixed.base_microcredits)} credits a slice, at most {most}"
+    if gate in _PRICES:
         ceiling = need.ceiling_microcredits_per_hour
         return "any price" if ceiling is None else f"at most {say_price(ceiling)}"
     if gate is Gate.KIND:
@@ -548,7 +659,7 @@ def say_has(slot: Slot, gate: Gate, price_microcredits_per_hour: int = 0) -> str
         return say_count(slot.cores, "core")
     if gate is Gate.ISOLATION:
         return slot.isolation.value
-    if gate is Gate.PRICE:
+    if gate in _PRICES:
         return say_price(price_microcredits_per_hour)
     if gate is Gate.KIND:
         return " and ".join(sorted(slot.job_kinds)) or "all kinds"

@@ -45,8 +45,9 @@ PLANS_MAX = 4_096
 MASKS_MAX = 4_096
 
 # The numbers that gate, in the order of `_Entry.gates`; a slot passes where its number is not below the wish's.
-_VRAM, _CORES, _RAM, _DISK, _ISOLATION, _PRICE = range(6)
-_REGION, _TIER, _GPU, _JOB_KIND, _SLICE_SECONDS = range(6, 11)
+_VRAM, _CORES, _RAM, _DISK, _ISOLATION, _PRICE, _BASE_PRICE = range(7)
+_NUMBERS = 7
+_REGION, _TIER, _GPU, _JOB_KIND, _SLICE_SECONDS = range(_NUMBERS, _NUMBERS + 5)
 
 # (score, negated; what breaks ties, ending in a number of its own; the slot). The smallest is the best.
 _Key = tuple[float, tuple[Any, ...], "_Entry"]
@@ -64,6 +65,19 @@ class Root(NamedTuple):
     slice_seconds_min: int
 
 
+class Place(NamedTuple):
+    """Where a slot stands among those that are like it."""
+
+    free: bool = True
+    # When it last came back from work; 0: it has had none here.
+    turn: int = 0
+    # Busy, and with work.
+    worked: bool = False
+
+
+FRESH = Place()
+
+
 class FleetIndex:
     """Slots that may be given work, and which of them are free.
 
@@ -71,7 +85,8 @@ class FleetIndex:
     slots that are alike the one that has been without work for longest is the best: work goes round.
     """
 
-    def __init__(self, sets: Mapping[str, Weights]) -> None:
+    def __init__(self, sets: Mapping[str, Weights], turns: Iterator[int] | None = None) -> None:
+        """`turns` grow with every slot that comes back from work; indexes of one fleet share them."""
         # The set of weights that stands first.
         self.first_weights = next(iter(sets), "")
         self._orderings: list[_Ordering] = []
@@ -85,12 +100,14 @@ class FleetIndex:
         self._masks: dict[tuple[int, Any], _Mask] = {}
         self._free_count = 0
         self._entry_count = 0
-        # Grows with every slot that comes back from work.
-        self._turn = 0
+        self._turns = count(1) if turns is None else turns
         for name, weights in sets.items():
             self._order_by(name, weights)
-        # GPU work never asks for the order of CPU slots.
-        self._cpu_orderings = [ordering for ordering in self._orderings if not ordering.gpu]
+        # One bit per ordering, by kind of slot: GPU work never asks for the order of CPU slots.
+        self._listable = {
+            gpu: sum(1 << ordering.number for ordering in self._orderings if gpu or not ordering.gpu)
+            for gpu in (False, True)
+        }
 
     def _order_by(self, name: str, weights: Weights) -> None:
         """Wishes that come to the same factors share one ordering, such as all three of the set `classic`."""
@@ -127,16 +144,25 @@ class FleetIndex:
         """KeyError if it is not known."""
         return self._entries[node_id, slot_name].free
 
+    def get(self, node_id: NodeId, slot_name: SlotName) -> Candidate:
+        """The slot as it is known, be it free or busy. KeyError if it is not."""
+        return self._entries[node_id, slot_name].candidate
+
+    def get_place(self, node_id: NodeId, slot_name: SlotName) -> Place:
+        """KeyError if it is not known."""
+        entry = self._entries[node_id, slot_name]
+        return Place(entry.free, entry.turn, entry.worked)
+
     @property
     def leaf_count(self) -> int:
         return sum(1 for leaf in self._leaves if not leaf.retired)
 
     # Changes
 
-    def add(self, candidate: Candidate) -> None:
-        """A free slot, new or in place of what was known of it."""
+    def add(self, candidate: Candidate, place: Place = FRESH) -> None:
+        """A slot, new or in place of what was known of it; free, unless its place in another index says otherwise."""
         self._forget((candidate.slot.node_id, candidate.slot.name))
-        self._insert(candidate, free=True)
+        self._insert(candidate, place)
 
     def update(self, candidate: Candidate) -> None:
         """Another price, speed, reliability or capability. A busy slot stays busy. KeyError if it is not known."""
@@ -144,9 +170,9 @@ class FleetIndex:
         entry = self._entries[key]
         if entry.candidate == candidate:
             return
-        free = entry.free
+        place = self.get_place(*key)
         self._forget(key)
-        self._insert(candidate, free=free, turn=entry.turn, worked=entry.worked)
+        self._insert(candidate, place)
 
     def remove(self, node_id: NodeId, slot_name: SlotName) -> None:
         """KeyError if it is not known."""
@@ -155,32 +181,31 @@ class FleetIndex:
 
     def take(self, node_id: NodeId, slot_name: SlotName) -> Candidate:
         """The slot has work from now on. The lists learn of it when somebody next looks there."""
-        entry = self._take(node_id, slot_name)
-        entry.worked = True
-        return entry.candidate
-
-    def withdraw(self, node_id: NodeId, slot_name: SlotName) -> None:
-        """The slot is not offered for now, and comes back to the place that it has."""
-        self._take(node_id, slot_name)
-
-    def _take(self, node_id: NodeId, slot_name: SlotName) -> _Entry:
         entry = self._entries[node_id, slot_name]
         if not entry.free:
             raise ValueError(f"slot {slot_name} of node {node_id} is taken already")
         entry.free = False
+        entry.worked = True
         entry.leaf.free_count -= 1
         self._free_count -= 1
-        return entry
+        return entry.candidate
 
-    def give(self, node_id: NodeId, slot_name: SlotName) -> None:
-        """The slot is free again. If it has had work, those that are like it and free already come before it."""
+    def withdraw(self, node_id: NodeId, slot_name: SlotName) -> None:
+        """The slot is not offered for now, and comes back to the place that it has."""
+        self.take(node_id, slot_name)
+        self._entries[node_id, slot_name].worked = False
+
+    def give(self, node_id: NodeId, slot_name: SlotName, *, turn: int | None = None) -> None:
+        """The slot is free again. If it has had work, those that are like it and free already come before it.
+
+        `turn` is the one that it has got in another index of the fleet.
+        """
         entry = self._entries[node_id, slot_name]
         if entry.free:
             raise ValueError(f"slot {slot_name} of node {node_id} is free already")
         if entry.worked:
             entry.worked = False
-            self._turn += 1
-            entry.turn = self._turn
+            entry.turn = next(self._turns) if turn is None else turn
         entry.free = True
         entry.leaf.free_count += 1
         self._free_count += 1
@@ -221,9 +246,13 @@ class FleetIndex:
             leaf = self._leaves[positions[at]]
             first = leaf.settle(number)
             if first is not bound:
-                # The leaf's best slot was taken since it found its place here.
-                ordering.move(leaf, first)
-                continue
+                # The leaf's best slot was taken, or had its turn, since it found its place here.
+                if first is None or (at + 1 < len(places) and places[at + 1] < first):
+                    ordering.move(leaf, first)
+                    continue
+                places[at] = leaf.bounds[number] = first
+                if chosen is not None and chosen < first:
+                    break
             entry = first[2]
             if plan.passes(entry) and entry.candidate.slot.node_id != avoid:
                 # No other leaf can hold a better one: they stand in order.
@@ -292,24 +321,20 @@ class FleetIndex:
 
     # Slots in and out of leaves
 
-    def _insert(self, candidate: Candidate, *, free: bool, turn: int = 0, worked: bool = False) -> None:
+    def _insert(self, candidate: Candidate, place: Place) -> None:
         self._entry_count += 1
-        entry = _Entry(candidate, self._entry_count, free, turn, worked)
+        entry = _Entry(candidate, self._entry_count, place)
         leaf = self._leaf_of(entry)
-        entry.keys = _make_keys(entry, self._orderings_of(entry))
+        entry.keys = _make_keys(entry, self._orderings, leaf.listable)
         entry.leaf = leaf
         leaf.hold(entry)
         self._entries[candidate.slot.node_id, candidate.slot.name] = entry
-        if free:
+        if place.free:
             leaf.free_count += 1
             self._free_count += 1
             self._offer(entry)
         if len(leaf.entries) > leaf.size_max:
             self._halve(leaf)
-
-    def _orderings_of(self, entry: _Entry) -> list[_Ordering]:
-        """A CPU slot is never asked for by GPU work."""
-        return self._orderings if entry.candidate.slot.kind is SlotKind.GPU else self._cpu_orderings
 
     def _forget(self, key: tuple[NodeId, SlotName]) -> bool:
         entry = self._entries.pop(key, None)
@@ -325,18 +350,17 @@ class FleetIndex:
     def _offer(self, entry: _Entry) -> None:
         """Makes sure that a free slot is found: it stands in every list, and its leaf not behind it in any order."""
         leaf = entry.leaf
-        bounds = leaf.bounds
-        for ordering, known in zip(self._orderings_of(entry), entry.keys, strict=True):
-            number = ordering.number
-            if entry.listed >> number & 1:
-                # Its leaf does not stand behind what is listed, be that free or busy, nor behind a later turn of it.
-                continue
-            key = _renew(known)
-            entry.listed |= 1 << number
+        # Where it is listed, be it free or busy, its leaf does not stand behind it, nor behind a later turn of it.
+        missing = leaf.listable & ~entry.listed
+        entry.listed = leaf.listable
+        while missing:
+            number = missing.bit_length() - 1
+            missing ^= 1 << number
+            key = _renew(entry.keys[number])
             leaf.fresh[number].append(key)
-            bound = bounds[number]
+            bound = leaf.bounds[number]
             if bound is None or key < bound:
-                ordering.move(leaf, key)
+                self._orderings[number].move(leaf, key)
 
     # Leaves
 
@@ -345,7 +369,7 @@ class FleetIndex:
         root = Root(slot.kind is SlotKind.GPU, slot.tier, slot.job_kinds, slot.slice_seconds_min)
         node = self._roots.get(root)
         if node is None:
-            node = self._roots[root] = self._grow_leaf(root, (inf,) * 6, None, frozenset())
+            node = self._roots[root] = self._grow_leaf(root, (inf,) * _NUMBERS, None, frozenset())
         while isinstance(node, _Fork):
             node = node.lead(entry)
         return node
@@ -358,6 +382,7 @@ class FleetIndex:
         regions_barred: frozenset[str],
     ) -> _Leaf:
         leaf = _Leaf(len(self._leaves), len(self._orderings), root, highest, regions, regions_barred)
+        leaf.listable = self._listable[root.gpu]
         self._leaves.append(leaf)
         return leaf
 
@@ -394,7 +419,7 @@ class FleetIndex:
         """Cuts where the two parts come out most alike; slots that are alike in every gate may well stay together."""
         size = len(leaf.entries)
         evenness, gate, value = 0, 0, 0
-        for each in range(6):
+        for each in range(_NUMBERS):
             numbers = sorted(entry.gates[each] for entry in leaf.entries)
             middle = numbers[size // 2]
             below = bisect_left(numbers, middle)
@@ -476,15 +501,12 @@ class _Entry:
 
     leaf: _Leaf
 
-    def __init__(self, candidate: Candidate, serial: int, free: bool, turn: int, worked: bool) -> None:
+    def __init__(self, candidate: Candidate, serial: int, place: Place) -> None:
         slot = candidate.slot
         self.candidate = candidate
         self.serial = serial
-        self.free = free
-        # When it last came back from work; 0: it has had none here. Keys with an earlier turn stand too far in front.
-        self.turn = turn
-        # Busy, and with work.
-        self.worked = worked
+        # Keys with an earlier turn stand too far in front.
+        self.free, self.turn, self.worked = place
         self.gates = (
             slot.vram_bytes,
             slot.cores,
@@ -492,20 +514,26 @@ class _Entry:
             slot.disk_bytes,
             slot.isolation.rank,
             -candidate.price_microcredits_per_hour,
+            -candidate.base_price_microcredits_per_hour,
         )
         self.region = slot.region
-        # Its key in each ordering that it takes part in, perhaps of an earlier turn.
+        # Its key in each ordering, by number, perhaps of an earlier turn.
         self.keys: tuple[_Key, ...] = ()
         # One bit per ordering in whose list (or among whose fresh ones) it stands.
         self.listed = 0
 
 
-def _make_keys(entry: _Entry, orderings: list[_Ordering]) -> tuple[_Key, ...]:
+def _make_keys(entry: _Entry, orderings: list[_Ordering], listable: int) -> tuple[_Key, ...]:
+    """One per ordering; where it is never listed, none that is worth making."""
     candidate = entry.candidate
     values = {gpu: list_values(candidate, _MODEST[gpu]) for gpu in (False, True)}
     # The serial number keeps an entry apart from the outdated one of the same slot that may still stand in a list.
     ties = {gpu: (*break_tie(candidate, gpu=gpu, turn=entry.turn), entry.serial) for gpu in (False, True)}
-    return tuple((-add_up(each.factors, values[each.gpu]), ties[each.gpu], entry) for each in orderings)
+    nowhere: _Key = (inf, (), entry)
+    return tuple(
+        (-add_up(each.factors, values[each.gpu]), ties[each.gpu], entry) if listable >> each.number & 1 else nowhere
+        for each in orderings
+    )
 
 
 def _renew(key: _Key) -> _Key:
@@ -563,6 +591,7 @@ class _Leaf:
         "free_count",
         "fresh",
         "highest",
+        "listable",
         "lists",
         "lowest",
         "outdated_count",
@@ -593,13 +622,15 @@ class _Leaf:
         self.regions = regions
         self.regions_barred = regions_barred
         # No slot that is here, or ever was, has a lower number or another region.
-        self.lowest: tuple[float, ...] = (inf,) * 6
+        self.lowest: tuple[float, ...] = (inf,) * _NUMBERS
         self.regions_seen: set[str | None] = set()
         self.entries: set[_Entry] = set()
         self.free_count = 0
         self.outdated_count = 0
         self.refusal_count = 0
         self.size_max = LEAF_SIZE_MAX
+        # One bit per ordering that its slots take part in.
+        self.listable = 0
         self.parent: _Fork | None = None
         self.retired = False
         # Per ordering: slots in order, some of them busy by now; slots not yet sorted in; the leaf's place.
@@ -637,7 +668,7 @@ class _Leaf:
                     insort(keys, key)
             fresh.clear()
         passed = 0
-        late: list[_Key] = []
+        late: tuple[_Key, ...] = ()
         for key in keys:
             entry = key[2]
             if not entry.free:
@@ -645,9 +676,12 @@ class _Leaf:
             elif key[1][_TURN] == entry.turn:
                 break
             else:
-                late.append(_renew(key))
+                late = (*late, _renew(key))
             passed += 1
-        if passed:
+        if passed == 1 and late and (len(keys) == 1 or late[0] < keys[1]):
+            # It has had its turn, and nobody is like it.
+            keys[0] = late[0]
+        elif passed:
             del keys[:passed]
             for key in late:
                 insort(keys, key)
@@ -662,7 +696,7 @@ class _Leaf:
         refusal_count = busy = 0
         found = None
         late: list[_Key] = []
-        vram_wish, cores_wish, ram_wish, disk_wish, isolation_wish, price_wish = plan.wish
+        vram_wish, cores_wish, ram_wish, disk_wish, isolation_wish, price_wish, base_price_wish = plan.wish
         regions = plan.regions
         for key in self.lists[number]:
             entry = key[2]
@@ -671,7 +705,7 @@ class _Leaf:
                 continue
             if chosen is not None and chosen < key:
                 break
-            vram, cores, ram, disk, isolation, price = entry.gates
+            vram, cores, ram, disk, isolation, price, base_price = entry.gates
             # The same as `_Plan.passes`, written out: most of the time that a search takes is spent here.
             if (
                 ram < ram_wish
@@ -680,6 +714,7 @@ class _Leaf:
                 or isolation < isolation_wish
                 or disk < disk_wish
                 or vram < vram_wish
+                or base_price < base_price_wish
                 or (regions and entry.region not in regions)
             ):
                 refusal_count += 1
@@ -763,6 +798,7 @@ class _Plan:
     __slots__ = ("gates", "known", "may_fit", "regions", "wish")
 
     def __init__(self, shape: Shape, ceiling: int | None) -> None:
+        base_ceiling = shape.base_ceiling_microcredits_per_hour
         self.regions = frozenset(shape.regions)
         self.wish: tuple[float, ...] = (
             shape.vram_bytes,
@@ -771,6 +807,7 @@ class _Plan:
             shape.disk_bytes,
             shape.isolation.rank,
             -inf if ceiling is None else -ceiling,
+            -inf if base_ceiling is None else -base_ceiling,
         )
         self.gates: list[tuple[int, Any]] = list(enumerate(self.wish))
         if self.regions:
@@ -786,7 +823,7 @@ class _Plan:
 
     def passes(self, entry: _Entry) -> bool:
         """All gates but those of the root, which all slots of the leaf share and which were looked at there."""
-        vram, cores, ram, disk, isolation, price = entry.gates
+        vram, cores, ram, disk, isolation, price, base_price = entry.gates
         wish = self.wish
         return (
             ram >= wish[_RAM]
@@ -795,12 +832,13 @@ class _Plan:
             and disk >= wish[_DISK]
             and isolation >= wish[_ISOLATION]
             and price >= wish[_PRICE]
+            and base_price >= wish[_BASE_PRICE]
             and (not self.regions or entry.region in self.regions)
         )
 
     def find_cut(self, keys: list[_Key]) -> tuple[int, Any]:
         """The gate, and the wish there, that holds back most of the slots a search would meet first."""
-        refusals = [0] * 7
+        refusals = [0] * (_NUMBERS + 1)
         refused = (key[2] for key in keys if key[2].free and not self.passes(key[2]))
         for entry in islice(refused, CUT_SAMPLE_SIZE):
             for gate, (number, wish) in enumerate(zip(entry.gates, self.wish, strict=True)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import Enum
@@ -42,8 +42,6 @@ class NodeFacts:
     # Outside of the hours at which it is lent; and when it opens next, on its owner's clock. None: never.
     closed: bool = False
     opens_at: datetime | None = None
-    # Kept for its owner, who pays nothing there.
-    is_own_pool: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +52,8 @@ class Backlog:
     slice_count: int
     # Of accounts that the node is lent to. Those of others wait for other nodes.
     is_welcome: bool = True
+    # Of the node's own owner, who pays nothing there.
+    is_own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +108,17 @@ class Idleness:
     offer_changes: tuple[OfferChange, ...] = ()
 
 
-def explain_idle(node: NodeFacts, backlog: Sequence[Backlog]) -> Idleness:
+# A shape as it pays on a slot: a fixed price per slice becomes a ceiling per hour.
+ByHour = Callable[[Shape, Slot], Shape]
+
+
+def explain_idle(
+    node: NodeFacts, backlog: Sequence[Backlog], by_hour: ByHour = lambda shape, slot: shape
+) -> Idleness:
     free = [slot for slot, busy in node.slots if not busy]
     floor = node.floor_microcredits_per_hour
-    best = [(each, *_find_best(each, free, node)) for each in backlog] if free else []
-    unfit = [(each, slot, failed) for each, slot, failed in best if failed]
+    best = [(each, *_find_best(each, free, floor, by_hour)) for each in backlog] if free else []
+    unfit = [(replace(each, shape=by_hour(each.shape, slot)), slot, failed) for each, slot, failed in best if failed]
     waiting_count = sum(each.slice_count for each in backlog)
     fitting_count = sum(each.slice_count for each, _, failed in best if not failed)
     reason = _find_reason(node, free=bool(free), waiting=waiting_count > 0, fitting=fitting_count > 0)
@@ -166,10 +172,10 @@ def _find_reason(node: NodeFacts, *, free: bool, waiting: bool, fitting: bool) -
     return IdleReason.WORK_FITS if fitting else IdleReason.NOTHING_FITS
 
 
-def _find_best(each: Backlog, slots: Sequence[Slot], node: NodeFacts) -> tuple[Slot, tuple[Gate, ...]]:
+def _find_best(each: Backlog, slots: Sequence[Slot], floor: int, by_hour: ByHour) -> tuple[Slot, tuple[Gate, ...]]:
     """The slot that misses the fewest gates; a large card is nearer to a large shape than a small one."""
-    floor = 0 if node.is_own_pool and each.is_welcome else node.floor_microcredits_per_hour
-    failures = [(slot, list_failed(each.shape, _open_to(each, slot), floor)) for slot in slots]
+    asked = 0 if each.is_own else floor
+    failures = [(slot, list_failed(by_hour(each.shape, slot), _open_to(each, slot), asked)) for slot in slots]
     return min(failures, key=lambda item: (len(item[1]), -item[0].vram_bytes, -item[0].ram_bytes, item[0].name))
 
 
@@ -229,7 +235,8 @@ def _find_lack(unfit: Sequence[tuple[Backlog, Slot, tuple[Gate, ...]]], floor: i
     if not known:
         return None
     largest, slot, failed = min(known, key=lambda item: (-item[0].slice_count, item[0].shape.digest))
-    need = Requirements(**{field.name: getattr(largest.shape, field.name) for field in fields(Shape)})
+    asked = {field.name for field in fields(Requirements)} - {"slice_price"}
+    need = Requirements(**{name: getattr(largest.shape, name) for name in asked})
     missing = tuple(
         Margin(gate, say_asked(need, gate), say_has(slot, gate, floor), passes=False)
         for gate in failed

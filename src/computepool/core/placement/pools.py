@@ -1,17 +1,19 @@
-"""The fleet: slots that anybody may have, and beside them one index for each private pool.
+"""The fleet: slots that anybody may have, and beside them an index for each private pool and each owner who asks.
 
-Apart, so that no question looks at slots that are not for whoever asks, however many pools there are. Nearly nobody
-is in a pool; for all others this is the public index and nothing more.
+Apart, so that no question looks at slots that are not for whoever asks, however many pools there are. An owner's own
+index has all their slots once more, public ones and those of pools, and there nothing costs anything. Nearly nobody
+is in a pool or owns a node; for all others this is the public index and nothing more.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Set
-from itertools import chain
+from dataclasses import replace
+from itertools import chain, count, islice
 
 from computepool.core.ids import AccountId, NodeId, SlotName
-from computepool.core.placement.fleet import FleetIndex, Root
+from computepool.core.placement.fleet import FRESH, FleetIndex, Place, Root
 from computepool.core.placement.scorers import Candidate, break_tie, score
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.weights import Preference, Weights
@@ -19,6 +21,8 @@ from computepool.core.placement.weights import Preference, Weights
 Key = tuple[NodeId, SlotName]
 # Whom a pool is for. Nodes that are for the same accounts are one pool.
 Welcome = frozenset[AccountId]
+# Owners whose own slots are kept in an index; who has not asked for longest is forgotten first.
+OWN_INDEXES_MAX = 1_024
 
 
 class Fleet:
@@ -26,12 +30,16 @@ class Fleet:
 
     def __init__(self, sets: Mapping[str, Weights]) -> None:
         self._sets = sets
-        self._public = FleetIndex(sets)
+        self._turns = count(1)
+        self._public = FleetIndex(sets, self._turns)
         self._pools: dict[Welcome, FleetIndex] = {}
         self._pools_of: defaultdict[AccountId, set[Welcome]] = defaultdict(set)
         # Which pool a slot is in.
         self._welcome_of: dict[Key, Welcome] = {}
         self._free_in_pools = 0
+        # By owner: their slots; and, of those who have asked, an index of these in which nothing costs anything.
+        self._owned: defaultdict[AccountId, set[Key]] = defaultdict(set)
+        self._own: dict[AccountId | None, FleetIndex] = {}
 
     @property
     def first_weights(self) -> str:
@@ -55,10 +63,12 @@ class Fleet:
         """Of the public slots."""
         return self._public.list_roots()
 
-    @property
-    def pooled_accounts(self) -> Set[AccountId]:
-        """Who is welcome in some pool."""
-        return self._pools_of.keys()
+    def list_apart(self, account_ids: Set[AccountId]) -> Set[AccountId]:
+        """Of these accounts, those with slots that are not for everybody: their own, or of a pool."""
+        return (self._owned.keys() & account_ids) | (self._pools_of.keys() & account_ids)
+
+    def is_apart(self, account_id: AccountId) -> bool:
+        return account_id in self._owned or account_id in self._pools_of
 
     # Changes
 
@@ -69,15 +79,16 @@ class Fleet:
     def update(self, candidate: Candidate) -> None:
         slot = candidate.slot
         key = (slot.node_id, slot.name)
-        if self._welcome_of.get(key) == slot.welcome:
-            self._find_index(*key).update(candidate)
+        index = self._find_index(*key)
+        if self._welcome_of.get(key) == slot.welcome and index.get(*key).owner_id == candidate.owner_id:
+            index.update(candidate)
+            if (own := self._own.get(candidate.owner_id)) is not None:
+                own.update(to_own(candidate))
             return
         # Into a pool, out of it or to another one: what was busy stays busy.
-        free = self.is_free(*key)
+        place = index.get_place(*key)
         self._forget(*key)
-        self._insert(candidate)
-        if not free:
-            self.take(*key)
+        self._insert(candidate, place)
 
     def remove(self, node_id: NodeId, slot_name: SlotName) -> None:
         if (node_id, slot_name) not in self:
@@ -85,41 +96,49 @@ class Fleet:
         self._forget(node_id, slot_name)
 
     def take(self, node_id: NodeId, slot_name: SlotName) -> Candidate:
-        if not self._pools:
+        if not self._pools and not self._own:
             return self._public.take(node_id, slot_name)
         taken = self._find_index(node_id, slot_name).take(node_id, slot_name)
         self._free_in_pools -= taken.slot.welcome is not None
+        if (own := self._own.get(taken.owner_id)) is not None:
+            own.take(node_id, slot_name)
         return taken
 
     def withdraw(self, node_id: NodeId, slot_name: SlotName) -> None:
-        if not self._pools:
-            self._public.withdraw(node_id, slot_name)
-            return
-        self._find_index(node_id, slot_name).withdraw(node_id, slot_name)
+        index = self._find_index(node_id, slot_name)
+        index.withdraw(node_id, slot_name)
         self._free_in_pools -= (node_id, slot_name) in self._welcome_of
+        if self._own and (own := self._own.get(index.get(node_id, slot_name).owner_id)) is not None:
+            own.withdraw(node_id, slot_name)
 
     def give(self, node_id: NodeId, slot_name: SlotName) -> None:
-        if not self._pools:
-            self._public.give(node_id, slot_name)
-            return
-        self._find_index(node_id, slot_name).give(node_id, slot_name)
+        index = self._find_index(node_id, slot_name)
+        index.give(node_id, slot_name)
         self._free_in_pools += (node_id, slot_name) in self._welcome_of
+        if self._own and (own := self._own.get(index.get(node_id, slot_name).owner_id)) is not None:
+            own.give(node_id, slot_name, turn=index.get_place(node_id, slot_name).turn)
 
-    def _insert(self, candidate: Candidate) -> None:
+    def _insert(self, candidate: Candidate, place: Place = FRESH) -> None:
         slot = candidate.slot
+        if candidate.owner_id is not None:
+            self._owned[candidate.owner_id].add((slot.node_id, slot.name))
+            if (own := self._own.get(candidate.owner_id)) is not None:
+                own.add(to_own(candidate), place)
         if slot.welcome is None:
-            self._public.add(candidate)
+            self._public.add(candidate, place)
             return
         if slot.welcome not in self._pools:
-            self._pools[slot.welcome] = FleetIndex(self._sets)
+            self._pools[slot.welcome] = FleetIndex(self._sets, self._turns)
             for account_id in slot.welcome:
                 self._pools_of[account_id].add(slot.welcome)
         self._welcome_of[slot.node_id, slot.name] = slot.welcome
-        self._pools[slot.welcome].add(candidate)
-        self._free_in_pools += 1
+        self._pools[slot.welcome].add(candidate, place)
+        self._free_in_pools += place.free
 
     def _forget(self, node_id: NodeId, slot_name: SlotName) -> None:
         key = (node_id, slot_name)
+        if key in self:
+            self._disown(self._find_index(*key).get(*key).owner_id, key)
         if key in self._public:
             self._public.remove(*key)
         welcome = self._welcome_of.pop(key, None)
@@ -138,12 +157,47 @@ class Fleet:
             if not self._pools_of[account_id]:
                 del self._pools_of[account_id]
 
+    def _disown(self, owner_id: AccountId | None, key: Key) -> None:
+        if owner_id is None:
+            return
+        if (own := self._own.get(owner_id)) is not None:
+            own.remove(*key)
+        self._owned[owner_id].discard(key)
+        if not self._owned[owner_id]:
+            del self._owned[owner_id]
+            self._own.pop(owner_id, None)
+
+    def _find_own(self, account_id: AccountId) -> FleetIndex | None:
+        """The account's own slots, where nothing costs anything; None: it has none here.
+
+        Made when its owner first asks, and kept up to date from then on: others pay nothing for it.
+        """
+        keys = self._owned.get(account_id)
+        if keys is None:
+            return None
+        own = self._own.pop(account_id, None)
+        if own is None:
+            while len(self._own) >= OWN_INDEXES_MAX:
+                del self._own[next(iter(self._own))]
+            own = FleetIndex(self._sets, self._turns)
+            for key in keys:
+                index = self._find_index(*key)
+                own.add(to_own(index.get(*key)), index.get_place(*key))
+        # Those that ask stay longest.
+        self._own[account_id] = own
+        return own
+
     def _find_index(self, node_id: NodeId, slot_name: SlotName) -> FleetIndex:
         """The public one too where the slot is in none: it knows what to say then."""
         welcome = self._welcome_of.get((node_id, slot_name))
         return self._public if welcome is None else self._pools[welcome]
 
     # Questions
+
+    def list_pools(self, pools_max: int, slots_max: int) -> list[tuple[Welcome, list[Candidate]]]:
+        """Some free slots of some pools, in no order that means anything."""
+        free = ((welcome, list(islice(pool, slots_max))) for welcome, pool in self._pools.items() if len(pool))
+        return list(islice(free, pools_max))
 
     def best(
         self,
@@ -155,20 +209,27 @@ class Fleet:
         ceiling: int | None = None,
         avoid: NodeId | None = None,
     ) -> Candidate | None:
-        """For this account's work: among the public slots, and those of its pools."""
+        """For this account's work: among the public slots, those of its pools, and its own, which cost it nothing."""
         found = self._public.best(shape, preference, weights=weights, ceiling=ceiling, avoid=avoid)
-        if account_id is None or account_id not in self._pools_of:
+        if account_id is None or not self.is_apart(account_id):
             return found
-        pools = (self._pools[welcome] for welcome in self._pools_of[account_id])
-        bests = [pool.best(shape, preference, weights=weights, ceiling=ceiling, avoid=avoid) for pool in pools]
+        indexes = [self._pools[welcome] for welcome in self._pools_of.get(account_id, ())]
+        bests = [index.best(shape, preference, weights=weights, ceiling=ceiling, avoid=avoid) for index in indexes]
+        if (own := self._find_own(account_id)) is not None:
+            # Free of charge, and so of every ceiling; before what others would pay for, where all else is equal.
+            bests.insert(0, own.best(shape, preference, weights=weights, avoid=avoid))
         return min(
-            (each for each in (found, *bests) if each is not None),
+            (each for each in (*bests, found) if each is not None),
             key=lambda each: (
                 -score(each, shape, self._sets[weights], preference),
-                break_tie(each, gpu=shape.gpu),
+                break_tie(each, gpu=shape.gpu, turn=self._find_turn(each)),
             ),
             default=None,
         )
+
+    def _find_turn(self, candidate: Candidate) -> int:
+        node_id, slot_name = candidate.slot.node_id, candidate.slot.name
+        return self._find_index(node_id, slot_name).get_place(node_id, slot_name).turn
 
     def ranked(
         self, shape: Shape, preference: Preference, k: int, *, weights: str = "default", ceiling: int | None = None
@@ -180,9 +241,20 @@ class Fleet:
         """How many public slots are free and pass every gate; with a limit, counting ends there."""
         return self._public.count_feasible(shape, ceiling=ceiling, limit=limit)
 
-    def count_pooled(self, shape: Shape, account_id: AccountId, *, ceiling: int | None, limit: int) -> int:
-        """The same of the pools that this account is welcome in."""
-        total = 0
+    def count_apart(self, shape: Shape, account_id: AccountId, *, ceiling: int | None, limit: int) -> int:
+        """How many more there are for this account: its own, and those of its pools. One may be counted twice."""
+        own = self._find_own(account_id)
+        total = own.count_feasible(shape, limit=limit) if own is not None else 0
         for welcome in self._pools_of.get(account_id, ()):
             total += self._pools[welcome].count_feasible(shape, ceiling=ceiling, limit=limit - total)
         return total
+
+
+def to_own(candidate: Candidate) -> Candidate:
+    """As its owner sees it: for nothing."""
+    return replace(
+        candidate,
+        price_microcredits_per_hour=0,
+        base_price_microcredits_per_hour=0,
+        spot_microcredits_per_hour=0,
+    )

@@ -74,8 +74,9 @@ class Share(Protocol):
         """How many of the next `count` grants each of these accounts should get."""
 
 
-# How much better a free slot of another hub is for this shape and wish than this candidate, for which slice; 0: none.
-GapElsewhere = Callable[[Shape, Preference, Candidate, tuple[JobId, int]], float]
+# How much better a free slot of another hub is for this shape and wish than this candidate, for which slice of which
+# account; 0: none.
+GapElsewhere = Callable[[Shape, Preference, Candidate, tuple[JobId, int], AccountId], float]
 Runs = Mapping[ShapeId, Mapping[PriorityClass, Set[AccountId]]]
 
 
@@ -130,13 +131,13 @@ class Round:
         if room <= 0:
             return {}
         feasible = {id: count for id in level if (count := self._count_feasible(id, room))}
-        pooled = self._count_pooled(level, room)
-        open_runs = self._list_open(level if pooled else feasible, feasible, pooled)
+        # Whoever has slots of their own, or of a pool, may find there what nobody else is given.
+        apart = self._count_apart([id for id in level if id not in feasible], room)
+        open_runs = self._list_open(level if apart else feasible, feasible, apart)
         # As many as the shape with most slots could use: shapes may fit the same slots. The next look takes more.
         count = max((feasible.get(run.shape_id, 0) for run in open_runs), default=0)
         if not count:
-            # Nothing is left but for those who have a pool.
-            count = max((pooled.get((run.shape_id, run.account_id), 0) for run in open_runs), default=0)
+            count = max((apart.get((run.shape_id, run.account_id), 0) for run in open_runs), default=0)
         planned = self._share.plan({run.account_id for run in open_runs}, count) if open_runs else {}
         self._quotas = Counter({account: count for account, count in planned.items() if count})
         return {
@@ -149,17 +150,14 @@ class Round:
         shape = self._shapes[shape_id]
         return self._fleet.count_feasible(shape, ceiling=shape.ceiling_microcredits_per_hour, limit=limit)
 
-    def _count_pooled(self, level: Sequence[ShapeId], limit: int) -> dict[tuple[ShapeId, AccountId], int]:
-        """What is free in private pools, for those that are welcome there. Nearly always nobody is."""
-        welcome = self._fleet.pooled_accounts
-        if not welcome:
-            return {}
+    def _count_apart(self, shape_ids: Iterable[ShapeId], limit: int) -> dict[tuple[ShapeId, AccountId], int]:
+        """What is free for some accounts alone: their own slots, whatever these ask of others, and private pools."""
         counts = {}
-        for shape_id in level:
+        for shape_id in shape_ids:
             shape = self._shapes[shape_id]
             waiting = self._runs.get(shape_id, {}).values()
-            for account_id in {account_id for accounts in waiting for account_id in welcome & accounts}:
-                count = self._fleet.count_pooled(
+            for account_id in {each for accounts in waiting for each in self._fleet.list_apart(accounts)}:
+                count = self._fleet.count_apart(
                     shape, account_id, ceiling=shape.ceiling_microcredits_per_hour, limit=limit
                 )
                 if count:
@@ -170,7 +168,7 @@ class Round:
         self,
         shape_ids: Iterable[ShapeId],
         feasible: Container[ShapeId],
-        pooled: Container[tuple[ShapeId, AccountId]],
+        apart: Container[tuple[ShapeId, AccountId]],
     ) -> list[Run]:
         """Of these shapes: the runs of the highest class that has something left to look at, and slots that it fits.
 
@@ -182,7 +180,7 @@ class Round:
                 for shape_id in shape_ids
                 for account_id in self._runs.get(shape_id, {}).get(priority_class, ())
                 if (run := Run(shape_id, priority_class, account_id)) not in self._closed
-                and (shape_id in feasible or (shape_id, account_id) in pooled)
+                and (shape_id in feasible or (shape_id, account_id) in apart)
             ]
             if found:
                 return found
@@ -247,9 +245,10 @@ class Round:
         if candidate is None or self._gap_elsewhere is None or waited.total_seconds() >= ELSEWHERE_SECONDS_MAX:
             return candidate
         if candidate.slot.welcome is not None:
-            # Other hubs tell of public slots only: one's own pool is not left for them.
+            # Other hubs tell of few slots of pools: one's own is not left for them.
             return candidate
-        gap = self._gap_elsewhere(shape, wish.prefer, candidate, (head.job_id, head.slice_index))
+        slice_ = (head.job_id, head.slice_index)
+        gap = self._gap_elsewhere(shape, wish.prefer, candidate, slice_, head.run.account_id)
         left = patience_seconds(gap) - waited.total_seconds()
         if left <= 0:
             return candidate

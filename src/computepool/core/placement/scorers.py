@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import floor, log
 
+from computepool.core.ids import AccountId
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot, SlotKind, tightness
 from computepool.core.placement.tier import CPU_TIER, MEASURED_STEPS, UNKNOWN_TIER, tier_by_speed
@@ -55,13 +56,38 @@ class Candidate:
     speed_tflops: float
     price_microcredits_per_hour: int  # what the owner asks at least; a job's ceiling is compared with it
     reliability: float  # lower bound of the chance that an attempt does not fail by the node's fault, 0..1
+    # The same price before tier and region: a job's fixed price per slice is compared with it.
+    base_price_microcredits_per_hour: int = 0
+    # Whose it is: nobody pays for what is their own.
+    owner_id: AccountId | None = None
+    # What it costs whoever pays spot, if that is more than it asks: see `round_spot`. 0: spot is no matter there.
+    spot_microcredits_per_hour: int = 0
 
 
 def make_candidate(
-    slot: Slot, *, price_microcredits_per_hour: int, reliability: float, declared_tflops: float | None = None
+    slot: Slot,
+    *,
+    price_microcredits_per_hour: int,
+    reliability: float,
+    declared_tflops: float | None = None,
+    base_price_microcredits_per_hour: int = 0,
+    owner_id: AccountId | None = None,
+    spot_microcredits_per_hour: int = 0,
 ) -> Candidate:
-    speed = believe_tflops(slot.tier, slot.cores, declared_tflops)
-    return Candidate(slot, speed, price_microcredits_per_hour, round_reliability(reliability))
+    return Candidate(
+        slot,
+        to_speed(slot, declared_tflops),
+        price_microcredits_per_hour,
+        round_reliability(reliability),
+        base_price_microcredits_per_hour,
+        owner_id,
+        spot_microcredits_per_hour,
+    )
+
+
+def to_speed(slot: Slot, declared_tflops: float | None) -> float:
+    """What a slot counts as."""
+    return believe_tflops(slot.tier, slot.cores, declared_tflops)
 
 
 def round_reliability(bound: float) -> float:
@@ -80,7 +106,9 @@ def default_tflops(slot: Slot) -> float:
 
 
 def score_price(candidate: Candidate, shape: Shape) -> float:
-    return -log(max(candidate.price_microcredits_per_hour, PRICE_MICROCREDITS_MIN))
+    """By what would be paid: floors below spot are all the same. A ceiling below spot does not change the order."""
+    paid = max(candidate.price_microcredits_per_hour, candidate.spot_microcredits_per_hour)
+    return -log(max(paid, PRICE_MICROCREDITS_MIN))
 
 
 def score_speed(candidate: Candidate, shape: Shape) -> float:

@@ -34,10 +34,13 @@ class Shape:
     job_kind: str = DEFAULT_KIND
     # How long a slice may run, as one of the steps that owners choose from; 0: not known.
     slice_seconds: int = 0
+    # Of a job with a fixed price per slice: what an hour of it comes to before tier and region of a slot.
+    base_ceiling_microcredits_per_hour: int | None = None
 
     @property
     def digest(self) -> bytes:
         """Equal shapes have equal digests on every hub. What came later says nothing while it is as it was before."""
+        base = self.base_ceiling_microcredits_per_hour
         text = "|".join(
             (
                 str(int(self.gpu)),
@@ -51,12 +54,17 @@ class Shape:
                 *([] if self.ceiling_microcredits_per_hour is None else [str(self.ceiling_microcredits_per_hour)]),
                 *([] if self.job_kind == DEFAULT_KIND else [f"kind {self.job_kind}"]),
                 *([f"seconds {self.slice_seconds}"] if self.slice_seconds else []),
+                *([] if base is None else [f"base {base}"]),
             )
         )
         return hashlib.sha256(text.encode()).digest()
 
 
 def to_shape(need: Requirements) -> Shape:
+    ceiling, base_ceiling = need.ceiling_microcredits_per_hour, None
+    if need.slice_price is not None:
+        ceiling = need.slice_price.ceiling_microcredits_per_hour
+        base_ceiling = need.slice_price.base_microcredits_per_hour
     return Shape(
         gpu=need.gpu or need.vram_bytes > 0 or bool(need.tiers and "cpu" not in need.tiers),
         vram_bytes=_round_up(need.vram_bytes, VRAM_STEP_BYTES),
@@ -66,9 +74,10 @@ def to_shape(need: Requirements) -> Shape:
         tiers=tuple(sorted(set(need.tiers))),
         regions=tuple(sorted(set(need.regions))),
         isolation=need.isolation,
-        ceiling_microcredits_per_hour=_step_down(need.ceiling_microcredits_per_hour),
+        ceiling_microcredits_per_hour=_step_down(ceiling),
         job_kind=need.job_kind,
         slice_seconds=round_down_seconds(need.slice_seconds),
+        base_ceiling_microcredits_per_hour=_step_down(base_ceiling),
     )
 
 

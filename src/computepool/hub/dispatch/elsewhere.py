@@ -6,17 +6,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 from uuid import UUID
 
 from computepool import clock
-from computepool.core.ids import NodeId, SlotName
+from computepool.core.ids import AccountId, NodeId, SlotName
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.spec import Requirements
 from computepool.core.market.offers import DEFAULT_KIND, SECONDS_MIN_STEPS
 from computepool.core.placement.checks import find_refusal
-from computepool.core.placement.pools import Fleet
+from computepool.core.placement.pools import Fleet, Welcome, to_own
 from computepool.core.placement.scorers import Candidate, score
 from computepool.core.placement.shape import Shape, to_shape
 from computepool.core.placement.slot import Slot, SlotKind
@@ -39,6 +40,9 @@ SCARCE_GAP = 1.0
 # Of each kind and tier, so many of the best free slots are told, for each preference.
 TOLD_PER_TIER = 16
 TIERS_MAX = 32
+# And so many free slots of so many private pools, which few can use.
+POOLS_MAX = 32
+TOLD_PER_POOL = 4
 
 
 @dataclass(slots=True)
@@ -78,34 +82,41 @@ class Elsewhere:
 
     async def exchange(self) -> None:
         """One statement that tells and hears."""
-        told = list_best(self._fleet)
+        free = _to_message(list_best(self._fleet), self._fleet.list_pools(POOLS_MAX, TOLD_PER_POOL))
         async with self._pool.acquire() as conn:
             heard = await hub_store.exchange_summaries(
                 conn,
                 hub_process_id=self._hub_process_id,
-                free={"slots": [_to_row(candidate) for candidate in told]},
+                free=free,
                 seconds=SILENT_SECONDS,
             )
-        self._others = {id: [_Told(_from_row(row)) for row in free["slots"]] for id, free in heard.items()}
+        self._others = {id: [_Told(each) for each in _from_message(free)] for id, free in heard.items()}
 
     async def leave(self) -> None:
         """On shutdown: nobody should wait for slots that are here no more."""
         async with self._pool.acquire() as conn:
             await hub_store.delete_summary(conn, self._hub_process_id)
 
-    def find_gap(self, shape: Shape, prefer: Preference, candidate: Candidate, slice_: Hashable = None) -> float:
+    def find_gap(
+        self,
+        shape: Shape,
+        prefer: Preference,
+        candidate: Candidate,
+        slice_: Hashable = None,
+        account_id: AccountId | None = None,
+    ) -> float:
         """How much better a slot another hub has for this slice, in points of score; 0: none worth waiting for.
 
-        With `slice_`, no other is left to the same slot there.
+        With `slice_`, no other is left to the same slot there. What is the account's own costs it nothing there too.
         """
         if not self._others:
             return 0.0
         here = score(candidate, shape, self._weights, prefer)
         best, best_score = None, here + MARGIN
-        for told in self._list_fitting(shape):
+        for told, offered in self._list_fitting(shape, account_id):
             if told.awaited_by is not None and told.awaited_by != slice_:
                 continue
-            there = score(told.candidate, shape, self._weights, prefer)
+            there = score(offered, shape, self._weights, prefer)
             if there > best_score:
                 best, best_score = told, there
         if best is not None:
@@ -114,12 +125,25 @@ class Elsewhere:
         # A card is not spent on plain work while another hub may have a slot for it that it has not told of yet.
         return SCARCE_GAP if candidate.slot.kind is SlotKind.GPU and not shape.gpu else 0.0
 
-    def _list_fitting(self, shape: Shape) -> Iterable[_Told]:
+    def _list_fitting(self, shape: Shape, account_id: AccountId | None) -> Iterable[tuple[_Told, Candidate]]:
+        """Each with what it is to this account."""
         for slots in self._others.values():
             for told in slots:
-                price = told.candidate.price_microcredits_per_hour
-                if find_refusal(shape, told.candidate.slot, price_microcredits_per_hour=price) is None:
-                    yield told
+                owner_id = told.candidate.owner_id
+                is_own = owner_id is not None and owner_id == account_id
+                offered = to_own(told.candidate) if is_own else told.candidate
+                if _find_refusal(shape, offered, account_id) is None:
+                    yield told, offered
+
+
+def _find_refusal(shape: Shape, candidate: Candidate, account_id: AccountId | None) -> str | None:
+    return find_refusal(
+        shape,
+        candidate.slot,
+        price_microcredits_per_hour=candidate.price_microcredits_per_hour,
+        base_price_microcredits_per_hour=candidate.base_price_microcredits_per_hour,
+        account_id=account_id,
+    )
 
 
 def list_best(fleet: Fleet) -> list[Candidate]:
@@ -144,6 +168,37 @@ def list_best(fleet: Fleet) -> list[Candidate]:
     return list(found.values())
 
 
+def _to_message(slots: list[Candidate], pools: list[tuple[Welcome, list[Candidate]]]) -> dict[str, Any]:
+    """What came later stands beside the rows, so that a hub of before reads those as it did."""
+    return {
+        "slots": [_to_row(candidate) for candidate in slots],
+        "more": [_to_more(candidate) for candidate in slots],
+        "pools": [
+            [sorted(map(str, welcome)), [[_to_row(each), _to_more(each)] for each in candidates]]
+            for welcome, candidates in pools
+        ],
+    }
+
+
+def _from_message(free: dict[str, Any]) -> Iterable[Candidate]:
+    for row, more in zip(free["slots"], free.get("more", repeat(())), strict=False):
+        yield _from_row(row, *more)
+    for accounts, rows in free.get("pools", ()):
+        welcome = frozenset(AccountId(UUID(each)) for each in accounts)
+        for row, more in rows:
+            candidate = _from_row(row, *more)
+            yield replace(candidate, slot=replace(candidate.slot, welcome=welcome))
+
+
+def _to_more(candidate: Candidate) -> list[Any]:
+    owner_id = candidate.owner_id
+    return [
+        candidate.base_price_microcredits_per_hour,
+        candidate.spot_microcredits_per_hour,
+        None if owner_id is None else str(owner_id),
+    ]
+
+
 def _to_row(candidate: Candidate) -> list[Any]:
     slot = candidate.slot
     return [
@@ -163,11 +218,11 @@ def _to_row(candidate: Candidate) -> list[Any]:
     ]
 
 
-def _from_row(row: list[Any]) -> Candidate:
+def _from_row(row: list[Any], base_price: int = 0, spot: int = 0, owner: str | None = None) -> Candidate:
     kind, tier, vram, cores, ram, disk, region, isolation, speed, price, reliability, *conditions = row
     slice_seconds_min, job_kinds = conditions or (0, ())
     slot = Slot(
-        # Whose it is does not matter to a score.
+        # Which node it is does not matter to a score.
         node_id=_NOBODY,
         name=SlotName(""),
         kind=SlotKind(kind),
@@ -181,7 +236,8 @@ def _from_row(row: list[Any]) -> Candidate:
         slice_seconds_min=slice_seconds_min,
         job_kinds=frozenset(job_kinds),
     )
-    return Candidate(slot, speed, price, reliability)
+    owner_id = None if owner is None else AccountId(UUID(owner))
+    return Candidate(slot, speed, price, reliability, base_price, owner_id, spot)
 
 
 _NOBODY = NodeId(UUID(int=0))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeAlias
 
@@ -18,6 +18,7 @@ from computepool import clock
 from computepool.core.ids import NodeId, SlotName
 from computepool.core.market.offers import Schedule
 from computepool.core.placement.pools import Fleet
+from computepool.core.placement.price import Asked
 from computepool.core.placement.scorers import Candidate, make_candidate, round_reliability
 from computepool.core.placement.slot import Slot
 from computepool.core.placement.weights import Weights
@@ -31,12 +32,12 @@ REMEMBERED_MAX = 200_000
 # Slots that get another price before calls are served again: some milliseconds.
 REPRICED_AT_ONCE = 100
 
-# Slot, its speed and its owner's floor -> what it is offered for, in microcredits per hour.
-Ask: TypeAlias = Callable[[Slot, float, int], int]
+# Slot, its speed and its owner's floor -> what it is offered for.
+Ask: TypeAlias = Callable[[Slot, float, int], Asked]
 
 
-def ask_floor(slot: Slot, speed_tflops: float, floor: int) -> int:
-    return floor
+def ask_floor(slot: Slot, speed_tflops: float, floor: int) -> Asked:
+    return Asked(floor, floor)
 
 
 @dataclass(slots=True)
@@ -92,6 +93,7 @@ class Registry:
                 price_microcredits_per_hour=offered.floor_microcredits_per_hour,
                 reliability=self._evidence.bound(slot.node_id, slot.kind),
                 declared_tflops=offered.declared_tflops,
+                owner_id=offered.owner_id,
             )
             found[slot.node_id][slot.name] = self._price(candidate, floors[slot.node_id])
         for node_id in wanted:
@@ -99,10 +101,20 @@ class Registry:
             self._set_schedule(node_id, schedules.get(node_id))
 
     def _price(self, candidate: Candidate, floor: int) -> Candidate:
-        price = self._ask(candidate.slot, candidate.speed_tflops, floor)
-        if price == candidate.price_microcredits_per_hour:
+        asked = self._ask(candidate.slot, candidate.speed_tflops, floor)
+        before = (
+            candidate.price_microcredits_per_hour,
+            candidate.base_price_microcredits_per_hour,
+            candidate.spot_microcredits_per_hour,
+        )
+        if asked == before:
             return candidate
-        return Candidate(candidate.slot, candidate.speed_tflops, price, candidate.reliability)
+        return replace(
+            candidate,
+            price_microcredits_per_hour=asked.price,
+            base_price_microcredits_per_hour=asked.base_price,
+            spot_microcredits_per_hour=asked.spot,
+        )
 
     def _set(self, node_id: NodeId, floor: int, candidates: dict[SlotName, Candidate]) -> None:
         known = self._nodes.get(node_id)
@@ -172,7 +184,7 @@ class Registry:
                 bound = round_reliability(self._evidence.bound(node_id, old.slot.kind))
                 if bound == old.reliability:
                     continue
-                self._replace(known, Candidate(old.slot, old.speed_tflops, old.price_microcredits_per_hour, bound))
+                self._replace(known, replace(old, reliability=bound))
 
     async def reprice(self) -> None:
         """What slots ask may have changed: those that are free move in the order of scores, some at a time so that

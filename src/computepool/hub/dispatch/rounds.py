@@ -399,8 +399,8 @@ class Rounds:
     def expected_seconds(self, account_id: AccountId) -> float:
         return self._share.expected_seconds(account_id)
 
-    def is_pooled(self, account_id: AccountId) -> bool:
-        return account_id in self._registry.fleet.pooled_accounts
+    def is_apart(self, account_id: AccountId) -> bool:
+        return self._registry.fleet.is_apart(account_id)
 
     def take_slot(self, shape: Shape, wish: Wish, account_id: AccountId) -> Candidate | None:
         fleet = self._registry.fleet
@@ -416,7 +416,7 @@ class Rounds:
         if candidate is None or self._backlog.could_use(candidate.slot):
             return None
         may_wait = not self._elsewhere.alone and candidate.slot.welcome is None
-        if may_wait and self._elsewhere.find_gap(shape, wish.prefer, candidate):
+        if may_wait and self._elsewhere.find_gap(shape, wish.prefer, candidate, account_id=account_id):
             return None
         fleet.take(candidate.slot.node_id, candidate.slot.name)
         self._hold(candidate)

@@ -10,7 +10,9 @@ import msgspec
 
 from computepool.core.errors import ComputePoolError, InvalidRequest
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
+from computepool.core.ledger.charging import PriceMode
 from computepool.core.market.offers import DEFAULT_KIND
+from computepool.core.placement.price import SlicePrice
 from computepool.hub.context import Hub, Lane
 from computepool.hub.http.errors import to_error_body
 from computepool.hub.http.routing import Access, Call, Routes
@@ -233,6 +235,15 @@ def to_job(job: Job) -> wire.Job:
         expires_at=job.expires_at,
         charged_microcredits=job.charged_microcredits,
         held_microcredits=job.held_remaining,
+        price=None if (fixed := job.slice_price) is None else to_price(fixed),
+    )
+
+
+def to_price(fixed: SlicePrice) -> wire.JobPrice:
+    return wire.JobPrice(
+        mode=PriceMode.PER_SLICE,
+        microcredits_per_slice=fixed.base_microcredits,
+        ceiling_microcredits_per_slice=fixed.ceiling_microcredits,
     )
 
 
@@ -266,6 +277,7 @@ def to_attempt(attempt: AttemptRow) -> wire.Attempt:
         cause=attempt.cause,
         message=attempt.message or None,
         rate_microcredits_per_hour=attempt.rate_microcredits_per_hour,
+        slice_price_microcredits=attempt.slice_price_microcredits,
         charged_microcredits=attempt.charged_microcredits,
         fee_microcredits=attempt.fee_microcredits,
     )

@@ -9,6 +9,8 @@ from computepool.core.market.price import PLAIN_WORDS
 from computepool.core.market.quote import Place, Range
 from computepool.core.market.rate_card import Bucket, RateCard
 from computepool.core.market.spot import TICK_SECONDS
+from computepool.core.placement.price import to_rate
+from computepool.hub.http.jobs import to_price
 from computepool.hub.http.routing import Access, Call, Routes
 from computepool.hub.services import market as service
 from computepool.hub.services import quotes
@@ -184,6 +186,8 @@ async def forecast_earnings(call: Call) -> wire.Earnings:
             wire.TierEarnings(
                 tier=each.tier,
                 multiplier_ppm=each.multiplier_ppm,
+                reference_microcredits_per_hour=each.reference_microcredits_per_hour,
+                owner_reference_microcredits_per_hour=each.owner_reference_microcredits_per_hour,
                 price_microcredits_per_hour=each.price_microcredits_per_hour,
                 owner_microcredits_per_hour=each.owner_microcredits_per_hour,
                 owner_microcredits_per_slice=dict(each.owner_microcredits_per_slice),
@@ -211,15 +215,19 @@ def _to_quote(found: JobQuote, prices: PriceBook) -> wire.Quote:
         pool_price_microcredits_per_hour=found.pool_price_microcredits_per_hour,
         rate_card_version=prices.card.version,
         quoted_at=found.quoted_at,
+        price=to_price(submission.slice_price) if submission.slice_price else None,
     )
 
 
 def _to_place(place: Place, found: JobQuote, prices: PriceBook) -> wire.QuotePlace:
     reference = prices.card.reference(place.bucket)
+    fixed = found.submission.slice_price
     return wire.QuotePlace(
         tier=place.bucket.tier,
         region=place.bucket.region,
-        price_microcredits_per_hour=place.price_microcredits,
+        price_microcredits_per_hour=(
+            place.price_microcredits if fixed is None else to_rate(place.price_microcredits, fixed.seconds)
+        ),
         spot_microcredits_per_hour=found.spots.get(place.bucket, reference),
         reference_microcredits_per_hour=reference,
         slot_count=place.slot_count,
@@ -227,6 +235,7 @@ def _to_place(place: Place, found: JobQuote, prices: PriceBook) -> wire.QuotePla
         starts_in_seconds=place.starts_in_seconds,
         refusal=place.refusal,
         refusal_words=PLAIN_WORDS[place.refusal] if place.refusal else None,
+        slice_price_microcredits=place.price_microcredits if fixed is not None else None,
     )
 
 
@@ -260,5 +269,6 @@ def _to_floor(row: core.FloorEarnings) -> wire.FloorEarnings:
         price_microcredits_per_hour=row.price_microcredits_per_hour,
         busy_ppm=row.busy_ppm,
         owner_microcredits_per_hour=row.owner_microcredits_per_hour,
+        owner_microcredits_per_busy_hour=row.owner_microcredits_per_busy_hour,
         owner_microcredits_per_job=row.owner_microcredits_per_job,
     )

@@ -74,6 +74,7 @@ def to_paid_attempt(attempt: PaidAttempt, explained: Explained) -> wire.PaidAtte
         run_seconds=facts.run_seconds,
         metered_seconds=explained.metered_seconds,
         rate_microcredits_per_hour=facts.rate_microcredits_per_hour,
+        slice_price_microcredits=facts.slice_price_microcredits,
         rate_card_version=attempt.rate_card_version,
         earning_state=facts.earning_state,
         release_at=attempt.release_at,

@@ -62,6 +62,7 @@ CHARGE_HEADS = (
     "release_at",
     "dispute_state",
     "dispute_reason",
+    "slice_price_microcredits",
 )
 
 
@@ -203,6 +204,7 @@ def to_charge_line(line: ChargeLine) -> wire.ChargeLine:
         run_seconds=line.run_seconds,
         metered_seconds=_meter(line),
         rate_microcredits_per_hour=line.rate_microcredits_per_hour,
+        slice_price_microcredits=line.slice_price_microcredits,
         rate_card_version=line.rate_card_version,
         earning_state=line.earning_state,
         release_at=line.release_at,

@@ -13,7 +13,7 @@ from computepool.core.placement.choice import Ranked
 from computepool.core.placement.explain import Gate, Margin, Place, Suggestion, say_waiting
 from computepool.core.placement.idleness import Lack
 from computepool.core.placement.turn import Turn, say_turn
-from computepool.hub.http.jobs import to_job
+from computepool.hub.http.jobs import to_job, to_price
 from computepool.hub.http.routing import Access, Call, Routes
 from computepool.hub.services import why as service
 from computepool.hub.services.why import AttemptStory, Choice, JobStory, NodeStory, SliceStory, Waiting
@@ -35,6 +35,7 @@ async def explain_job(call: Call) -> wire.JobWhy:
         call.hub.pool,
         call.hub.settings,
         call.hub.weights,
+        call.hub.prices,
         call.account,
         call.path["job_id"],
         slice_index=None if index is None else max(-1, min(index, 1_000_000)),
@@ -45,7 +46,8 @@ async def explain_job(call: Call) -> wire.JobWhy:
 @routes.add("GET", "/v1/nodes/{node_id}/why", Access.ACCOUNT, answer=wire.NodeWhy)
 async def explain_node(call: Call) -> wire.NodeWhy:
     """Why a node has no work, and what it would need for the largest part of what waits."""
-    story = await service.explain_node(call.hub.pool, call.hub.settings, call.account, call.path["node_id"])
+    hub = call.hub
+    story = await service.explain_node(hub.pool, hub.settings, hub.prices, call.account, call.path["node_id"])
     return _to_node_why(story)
 
 
@@ -72,7 +74,9 @@ def _to_waiting(waiting: Waiting) -> wire.WhyWaiting:
         away_count=found.away_count,
         fleet_is_more=waiting.fleet_is_more,
         turn=_to_turn(waiting.turn),
-        gates=[wire.WhyGate(gate=g.gate, asked=g.asked, failed_count=g.failed_count) for g in found.gates],
+        gates=[
+            wire.WhyGate(gate=g.gate, asked=g.asked, failed_count=g.failed_count, words=g.words) for g in found.gates
+        ],
         places=_to_places(found.places),
         suggestions=[] if waiting.run_words else [_to_suggestion(suggestion) for suggestion in found.suggestions],
         notes=list(found.notes),
@@ -110,6 +114,7 @@ def _to_suggestion(suggestion: Suggestion) -> wire.WhySuggestion:
             if any(change.gate is Gate.SECONDS for change in suggestion.changes)
             else None
         ),
+        price=to_price(fixed) if (fixed := suggestion.requirements.slice_price) else None,
         slot_count=suggestion.slot_count,
         free_count=suggestion.free_count,
         places=_to_places(suggestion.places),

@@ -39,7 +39,9 @@ def price_end(
 ) -> Charge | None:
     """What the submitter pays for an attempt that has just ended, if anything."""
     is_seat = before.checkpoint_seconds is not None
-    if before.rate_microcredits_per_hour <= 0 or before.owner_id == job.account_id:
+    fixed = before.slice_price_microcredits
+    agreed = before.rate_microcredits_per_hour if fixed is None else fixed
+    if agreed <= 0 or before.owner_id == job.account_id:
         return None
     if not _is_ended(before.attempt.state, after.state, is_seat=is_seat):
         return None
@@ -49,7 +51,7 @@ def price_end(
         wall_seconds=job.wall_seconds,
     )
     end = End(after.cause, before.attempt.state, seconds, before.checkpoint_seconds or 0, is_seat)
-    frozen = FrozenPrice(PriceMode.PER_SECOND, before.rate_microcredits_per_hour)
+    frozen = FrozenPrice(PriceMode.PER_SECOND if fixed is None else PriceMode.PER_SLICE, agreed)
     price = price_attempt(frozen, end, wall_seconds=job.wall_seconds)
     return charge_attempt(after.id, price, fee_ppm=before.fee_ppm) if price else None
 

@@ -16,7 +16,9 @@ from computepool.core.ids import AccountId, AttemptId, JobId, RunId
 from computepool.core.jobs.lease import Attempt
 from computepool.core.jobs.spec import SCRIPT_FILE_NAME
 from computepool.core.networks.run import seat_id
+from computepool.core.placement.price import SlicePrice
 from computepool.core.placement.rounds import Pair, Round, Wish
+from computepool.core.placement.scorers import Candidate
 from computepool.hub.config import HubSettings
 from computepool.hub.services.keyring import JOB_TOKEN_TYPE, Keyring
 from computepool.hub.services.prices import PriceBook
@@ -52,6 +54,8 @@ class Order:
     size_bytes: int
     # Its slices are seats of this run.
     run_id: RunId | None = None
+    # Where each slice has a fixed price.
+    slice_price: SlicePrice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +120,14 @@ class Leases:
 
     async def _write(self, conn: Connection, pairs: Sequence[Pair], expected_seconds: ExpectedSeconds) -> Granted:
         planned = [
-            Grant(
-                id=AttemptId(entropy.new_id()),
-                account_id=pair.head.run.account_id,
-                job_id=pair.head.job_id,
+            self.plan(
+                pair.head.job_id,
+                pair.head.run.account_id,
+                pair.candidate,
+                pair.ceiling,
                 slice_index=pair.head.slice_index,
                 number=pair.head.attempt_count + 1,
-                node_id=pair.candidate.slot.node_id,
-                slot=pair.candidate.slot.name,
-                expected_seconds=self.expect(pair.head.job_id, pair.head.run.account_id, expected_seconds),
-                rate_microcredits_per_hour=self.prices.rate(pair.candidate, pair.ceiling),
+                expected_seconds=expected_seconds,
             )
             for pair in pairs
         ]
@@ -136,9 +138,38 @@ class Leases:
         refused = [pair for pair, grant in zip(pairs, planned, strict=True) if grant.id not in inserted]
         return Granted(grants, refused)
 
-    def expect(self, job_id: JobId, account_id: AccountId, expected_seconds: ExpectedSeconds) -> float:
-        """What the account is charged for a slice of this job until it is known better."""
-        return min(expected_seconds(account_id), self._orders[job_id].wall_seconds)
+    def plan(
+        self,
+        job_id: JobId,
+        account_id: AccountId,
+        candidate: Candidate,
+        ceiling: int | None,
+        *,
+        slice_index: int,
+        number: int,
+        expected_seconds: ExpectedSeconds,
+    ) -> Grant:
+        """A lease of a job whose order is at hand, with the price that is agreed: by the hour, or for the slice."""
+        order, slot = self._orders[job_id], candidate.slot
+        rate = slice_price = None
+        if order.slice_price is None:
+            rate = self.prices.rate(candidate, ceiling, account_id)
+        else:
+            slice_price = self.prices.price_slice(candidate, order.slice_price, account_id)
+        return Grant(
+            AttemptId(entropy.new_id()),
+            account_id,
+            job_id,
+            slice_index,
+            number,
+            slot.node_id,
+            slot.name,
+            # What the account is charged until it is known better.
+            min(expected_seconds(account_id), order.wall_seconds),
+            rate,
+            slice_price,
+            pooled=slot.welcome is not None,
+        )
 
     # What nodes are told
 
@@ -244,9 +275,16 @@ class Leases:
             for job_id, row in (await job_store.list_orders(conn, unknown)).items():
                 raw = msgspec.json.encode(row.spec)
                 spec = msgspec.json.decode(raw, type=JobSpec)
-                wish = Wish(row.prefer, row.weight_set)
-                size_bytes = size_order(len(raw))
-                order = Order(row.account_id, spec, row.slice_count, row.wall_seconds, wish, size_bytes, row.run_id)
+                order = Order(
+                    row.account_id,
+                    spec,
+                    row.slice_count,
+                    row.wall_seconds,
+                    Wish(row.prefer, row.weight_set),
+                    size_order(len(raw)),
+                    row.run_id,
+                    row.slice_price,
+                )
                 self.remember(job_id, order)
 
     def wish_of(self, job_id: JobId) -> Wish:

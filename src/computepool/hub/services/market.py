@@ -31,7 +31,7 @@ from computepool.core.placement.checks import find_refusal
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot
 from computepool.hub.services.offers import find_closed
-from computepool.hub.services.prices import PriceBook
+from computepool.hub.services.prices import PriceBook, ceiling_of
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store import market as store
 from computepool.hub.store import shapes as shape_store
@@ -109,15 +109,14 @@ async def tick(
 
 async def follow(pool: Pool, prices: PriceBook, waiting_shapes: Iterable[Shape]) -> bool:
     """Takes over what the last tick said. `waiting_shapes` is what this hub knows of the queue: where nobody is left
-    who pays spot, it has no force, and nobody waits for the next tick. True: what slots ask may have changed."""
+    who pays spot, it has no force, and nobody waits for the next tick. True: what slots ask, or are scored by, has
+    changed."""
     async with pool.acquire() as conn:
         states = await store.list_states(conn)
     spots = list_spots(prices.card, states)
     told = {bucket for bucket, each in states.items() if each.contested and bucket in spots}
     contested = keep_contested(prices.card, spots, told, waiting_shapes)
-    changed = bool(contested or prices.contested) and (contested != prices.contested or spots != prices.spots)
-    prices.spots, prices.contested = spots, contested
-    return changed
+    return prices.follow(spots, contested)
 
 
 async def list_states(pool: Pool) -> dict[Bucket, StoredSpot]:
@@ -248,7 +247,7 @@ def decide_tick(card: RateCard, seen: Seen, at: datetime) -> dict[Bucket, Stored
     supplies = {
         bucket: Supply(each.slots, each.busy, owner_ids.get(bucket, frozenset())) for bucket, each in counts.items()
     }
-    waiting = _to_waiting(seen)
+    waiting = _to_waiting(card, seen)
     pressures = measure_pressures(supplies, waiting, seen.spots, seen.links)
     buckets = {bucket for bucket in seen.states if bucket in seen.spots} | set(counts)
     states = {
@@ -296,23 +295,28 @@ def _count(seen: Seen) -> dict[Bucket, _Count]:
     return dict(counts)
 
 
-def _to_waiting(seen: Seen) -> list[Waiting]:
-    """A bucket is one of theirs if a slot of it would pass their gates, by the best that such slots have."""
+def _to_waiting(card: RateCard, seen: Seen) -> list[Waiting]:
+    """A bucket is one of theirs if a slot of it would pass their gates, by the best that such slots have.
+
+    What a fixed price comes to differs from bucket to bucket: those where it does not pay spot are left out.
+    """
     by_bucket: defaultdict[Bucket, list[Slot]] = defaultdict(list)
     for each in seen.fleet.classes:
         by_bucket[each.bucket].append(each.slot)
-    # Many shapes differ in their ceiling alone, which is no gate here.
+    # Many shapes differ in what they pay alone, which is no gate here.
     fitting: dict[Shape, tuple[Bucket, ...]] = {}
 
     def find_buckets(shape: Shape) -> tuple[Bucket, ...]:
-        gates = replace(shape, ceiling_microcredits_per_hour=None)
+        gates = replace(shape, ceiling_microcredits_per_hour=None, base_ceiling_microcredits_per_hour=None)
         if gates not in fitting:
             fitting[gates] = tuple(
                 bucket
                 for bucket in sorted(by_bucket)
                 if any(find_refusal(gates, slot) is None for slot in by_bucket[bucket])
             )
-        return fitting[gates]
+        if shape.base_ceiling_microcredits_per_hour is None:
+            return fitting[gates]
+        return tuple(bucket for bucket in fitting[gates] if _pays(card, shape, bucket, seen.spots[bucket]))
 
     buckets_of = {shape_id: find_buckets(shape) for shape_id, shape in seen.shapes.items()}
     return [
@@ -362,9 +366,13 @@ def keep_contested(
     return frozenset(kept)
 
 
+def _pays(card: RateCard, shape: Shape, bucket: Bucket, price: int) -> bool:
+    ceiling = ceiling_of(card, shape, bucket)
+    return ceiling is None or ceiling >= price
+
+
 def _may_pay(card: RateCard, shape: Shape, bucket: Bucket, spot: int) -> bool:
-    ceiling = shape.ceiling_microcredits_per_hour
-    if ceiling is not None and ceiling < spot:
+    if not _pays(card, shape, bucket, spot):
         return False
     if shape.gpu and bucket.tier == CPU_TIER:
         return False

@@ -20,15 +20,16 @@ from computepool.core.market.earnings import (
     list_tier_earnings,
 )
 from computepool.core.market.ppm import to_ppm
+from computepool.core.market.price import price_slice
 from computepool.core.market.quote import BucketDay, BucketView, Quote, QuoteAsk, Range, make_quote
 from computepool.core.market.rate_card import Bucket, RateCard
 from computepool.core.market.regions import DEFAULT_REGION
-from computepool.core.placement.scorers import make_candidate
+from computepool.core.placement.scorers import to_speed
 from computepool.hub.config import HubSettings
 from computepool.hub.services.callers import AccountCaller
-from computepool.hub.services.market import check_bucket, list_spots
+from computepool.hub.services.market import check_bucket, list_buckets, list_spots
 from computepool.hub.services.offers import find_closed
-from computepool.hub.services.prices import PriceBook
+from computepool.hub.services.prices import PriceBook, ceiling_of
 from computepool.hub.services.submissions import Submission, check_submission
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store import market as store
@@ -95,6 +96,7 @@ async def quote_job(
         kind=request.kind,
         slice_count=request.slice_count,
         wall_seconds=request.wall_seconds,
+        price=request.price,
     )
     # The very words and sums of a submit: what is quoted as held is what is held.
     submission = check_submission(caller, spec, prices, idempotency_key=None)
@@ -105,6 +107,7 @@ async def quote_job(
             conn,
             prices.card,
             submission.shape,
+            {bucket: ceiling_of(prices.card, submission.shape, bucket) or 0 for bucket in list_buckets(prices.card)},
             account_id=caller.account_id,
             closed=await find_closed(conn, now),
             silence_seconds=settings.lease_seconds,
@@ -114,9 +117,11 @@ async def quote_job(
         buckets = [each.bucket for each in fitting]
         yesterday = await store.list_points(conn, buckets, since=now - DAY - YESTERDAY_SPAN, until=now - DAY)
     spots = list_spots(prices.card, states)
-    views = [_to_view(prices.card, each, states, spots, yesterday.get(each.bucket)) for each in fitting]
+    views = [_to_view(prices.card, submission, each, states, spots, yesterday.get(each.bucket)) for each in fitting]
     pool_prices = [each.pool_floor_microcredits_per_hour for each in fitting]
     quote = make_quote(ask, views, fee_ppm=prices.card.fee_ppm)
+    if any(each.own_free_count for each in fitting):
+        quote = replace(quote, starts_in_seconds=0)
     return JobQuote(
         quote=_keep_within(quote, submission.hold_microcredits),
         ask=ask,
@@ -140,11 +145,13 @@ def _to_ask(request: wire.QuoteRequest, submission: Submission) -> QuoteAsk:
         seconds_likely=max(1, wall // LIKELY_PARTS) if expected is None else expected,
         seconds_high=wall,
         ceiling_microcredits_per_hour=submission.shape.ceiling_microcredits_per_hour,
+        is_fixed=submission.slice_price is not None,
     )
 
 
 def _to_view(
     card: RateCard,
+    submission: Submission,
     fitting: FittingBucket,
     states: dict[Bucket, StoredSpot],
     spots: dict[Bucket, int],
@@ -169,6 +176,17 @@ def _to_view(
         free_count=fitting.affordable_free_count if affordable else fitting.free_count,
         floor_microcredits_per_hour=fitting.floor_microcredits_per_hour,
         seconds_mean=(state.seconds_mean if state else None) or SECONDS_USUAL,
+        slice_price_microcredits=_price_slice(card, submission, bucket),
+        is_below_floor=not affordable,
+    )
+
+
+def _price_slice(card: RateCard, submission: Submission, bucket: Bucket) -> int:
+    fixed = submission.slice_price
+    if fixed is None:
+        return 0
+    return price_slice(
+        card, bucket, base_microcredits=fixed.base_microcredits, ceiling_microcredits=fixed.ceiling_microcredits
     )
 
 
@@ -229,16 +247,8 @@ async def forecast_earnings(
 async def _count_own(conn: Connection, prices: PriceBook, account_id: AccountId) -> Counter[Bucket]:
     nodes = await node_store.list_nodes(conn, account_id=account_id, after=UUID(int=0), limit=OWN_NODES_MAX)
     found = Counter(
-        prices.find_bucket(candidate.slot, candidate.speed_tflops)
+        prices.find_bucket(each.slot, to_speed(each.slot, each.declared_tflops))
         for each in await node_store.list_candidates(conn, [node.id for node in nodes])
-        for candidate in (
-            make_candidate(
-                each.slot,
-                price_microcredits_per_hour=each.floor_microcredits_per_hour,
-                reliability=1.0,
-                declared_tflops=each.declared_tflops,
-            ),
-        )
     )
     if not found:
         raise NotFound("You lend no machine yet. Name a tier (--tier, ?tier=) to see what one would earn.")

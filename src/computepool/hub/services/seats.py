@@ -293,7 +293,8 @@ async def lease_seats(
             node_id=pnode.node_id,
             slot=pnode.slot,
             expected_seconds=min(EXPECTED_SECONDS_MAX, float(terms.hours * SECONDS_PER_HOUR)),
-            rate_microcredits_per_hour=prices.rate(candidates[pnode.node_id, pnode.slot], ceiling),
+            rate_microcredits_per_hour=prices.rate(candidates[pnode.node_id, pnode.slot], ceiling, account_id),
+            pooled=candidates[pnode.node_id, pnode.slot].slot.welcome is not None,
         )
         for seat, pnode in chosen.items()
         if slice_indexes[seat] in heads

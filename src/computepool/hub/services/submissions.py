@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import astuple
 
 from computepool import clock, entropy
 from computepool.core.errors import (
@@ -22,8 +23,10 @@ from computepool.core.errors import (
 )
 from computepool.core.ids import AccountId, AttemptId, JobId, ShapeId
 from computepool.core.jobs.spec import (
+    BY_THE_SECOND,
     SCRIPT_FILE_NAME,
     InputFile,
+    JobPrice,
     JobSpec,
     Requirements,
     find_class_refusal,
@@ -32,13 +35,14 @@ from computepool.core.jobs.spec import (
 from computepool.core.jobs.state import JobState
 from computepool.core.ledger import verbs
 from computepool.core.ledger.amount import AMOUNT_MAX
+from computepool.core.ledger.charging import PriceMode
 from computepool.core.ledger.refusal import InsufficientCredits, Refusal
 from computepool.core.ledger.transfer import Posting
 from computepool.core.payments.errors import AccountFrozen
-from computepool.core.placement.price import format_credits
+from computepool.core.placement.price import SlicePrice, format_credits
 from computepool.core.placement.rounds import Run, Wish
 from computepool.core.placement.scorers import Candidate
-from computepool.core.placement.shape import Shape
+from computepool.core.placement.shape import Shape, to_shape
 from computepool.core.placement.weights import Split
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.leases import GRANTS_MAX, Leases, Order, size_order
@@ -74,6 +78,8 @@ class Submission:
     # The most that a slice can cost.
     reserve_microcredits: int
     idempotency_key: str | None
+    # Where each slice has a fixed price.
+    slice_price: SlicePrice | None = None
 
     @property
     def hold_microcredits(self) -> int:
@@ -87,8 +93,8 @@ class Placing(Protocol):
 
     def count_shapes(self, account_id: AccountId) -> int: ...
 
-    def is_pooled(self, account_id: AccountId) -> bool:
-        """Whether slots may be free for this account that are not for others."""
+    def is_apart(self, account_id: AccountId) -> bool:
+        """Whether slots may be free for this account that are not for others, or not at that price."""
 
     def take_slot(self, shape: Shape, wish: Wish, account_id: AccountId) -> Candidate | None:
         """A free slot for a slice that nobody waits in front of; it is the caller's from now on."""
@@ -124,15 +130,20 @@ def check_submission(
         raise Forbidden(refusal)
     if idempotency_key is not None and not 1 <= len(idempotency_key) <= IDEMPOTENCY_KEY_LENGTH_MAX:
         raise InvalidRequest(f"An idempotency key has 1 to {IDEMPOTENCY_KEY_LENGTH_MAX} characters.")
-    shape = prices.fill_ceiling(spec.requirements)
-    reserve = prices.reserve(shape, spec.wall_seconds)
+    fixed = None if spec.price.mode is PriceMode.PER_SECOND else prices.fix_price(spec)
+    if fixed is None:
+        shape = prices.fill_ceiling(spec.requirements)
+        reserve = prices.reserve(shape, spec.wall_seconds)
+    else:
+        shape = to_shape(replace(spec.requirements, slice_price=fixed))
+        reserve = fixed.ceiling_microcredits
     if spec.slice_count * reserve > AMOUNT_MAX:
         raise InvalidSpec(
             f"The job could cost {format_credits(spec.slice_count * reserve)} credits, more than any job may. Set a "
             "lower ceiling or wall limit, or submit fewer slices.",
             faults=["the job could cost more than any job may"],
         )
-    return Submission(caller.account_id, request, spec, shape, reserve, idempotency_key)
+    return Submission(caller.account_id, request, spec, shape, reserve, idempotency_key, fixed)
 
 
 class Submissions:
@@ -309,6 +320,7 @@ class Submissions:
             key=submission.idempotency_key,
             request_sha256=_digest(request) if submission.idempotency_key is not None else None,
             reserve_microcredits=submission.reserve_microcredits,
+            slice_base_microcredits=submission.slice_price.base_microcredits if submission.slice_price else None,
         )
 
     def _remember(self, job: NewJob, submission: Submission) -> None:
@@ -319,6 +331,7 @@ class Submissions:
             job.wall_seconds,
             Wish(job.prefer, job.weight_set),
             size_order(len(job.spec)),
+            slice_price=submission.slice_price,
         )
         self._leases.remember(job.id, order)
 
@@ -332,11 +345,12 @@ class _Newborn:
         self.grants: list[Grant] = []
 
     def take_slots(self, jobs: Mapping[int, NewJob], submissions: Sequence[Submission], leases: Leases) -> None:
-        """In the order of arrival; a shape that found nothing is not asked for again, but by those with pools."""
+        """In the order of arrival; a shape that found nothing is not asked for again, but by those who may have slots
+        that others may not."""
         barren: set[tuple[ShapeId, Wish, AccountId | None]] = set()
         for i, job in jobs.items():
             wish = leases.wish_of(job.id)
-            asked = (job.shape_id, wish, job.account_id if self._placing.is_pooled(job.account_id) else None)
+            asked = (job.shape_id, wish, job.account_id if self._placing.is_apart(job.account_id) else None)
             for slice_index in range(min(job.slice_count, GRANTS_MAX - len(self.grants))):
                 if asked in barren:
                     break
@@ -347,16 +361,14 @@ class _Newborn:
                 self._lease(job, slice_index, candidate, submissions[i].shape, leases)
 
     def _lease(self, job: NewJob, slice_index: int, candidate: Candidate, shape: Shape, leases: Leases) -> None:
-        grant = Grant(
-            id=AttemptId(entropy.new_id()),
-            account_id=job.account_id,
-            job_id=job.id,
+        grant = leases.plan(
+            job.id,
+            job.account_id,
+            candidate,
+            shape.ceiling_microcredits_per_hour,
             slice_index=slice_index,
             number=1,
-            node_id=candidate.slot.node_id,
-            slot=candidate.slot.name,
-            expected_seconds=leases.expect(job.id, job.account_id, self._placing.expected_seconds),
-            rate_microcredits_per_hour=leases.prices.rate(candidate, shape.ceiling_microcredits_per_hour),
+            expected_seconds=self._placing.expected_seconds,
         )
         self.grants.append(grant)
         self._candidates[grant.id] = candidate
@@ -426,7 +438,7 @@ def _to_credit_refusal(hold: int, *, available: int | None = None) -> Insufficie
     have = "" if available is None else f" You have {format_credits(max(0, available))}."
     return InsufficientCredits(
         f"This job may cost up to {format_credits(hold)} credits, which are set aside until it ends.{have} "
-        "Top up, or set a lower ceiling (--max-price), a shorter wall limit or fewer slices.",
+        "Top up, or set a lower ceiling (--max-price, --max-price-per-slice), a shorter wall limit or fewer slices.",
         hold_microcredits=hold,
     )
 
@@ -504,6 +516,7 @@ def _to_job(job: NewJob, submission: Submission, created_at: datetime, leased_co
         held_remaining=job.hold_microcredits,
         reserve_microcredits=job.reserve_microcredits,
         charged_microcredits=0,
+        slice_base_microcredits=job.slice_base_microcredits,
         leased_count=leased_count,
         running_count=0,
     )
@@ -539,11 +552,12 @@ def _to_spec(request: wire.JobSpec) -> JobSpec:
         image=request.image,
         packages=request.packages,
         egress=request.egress,
+        price=BY_THE_SECOND if request.price is wire.BY_THE_SECOND else JobPrice(*astuple(request.price)),
     )
 
 
 def _to_requirements(request: wire.JobSpec) -> Requirements:
-    fields: tuple[Any, ...] = msgspec.structs.astuple(request.requirements)
+    fields: tuple[Any, ...] = astuple(request.requirements)
     return Requirements(*(*fields, request.kind, request.wall_seconds))
 
 

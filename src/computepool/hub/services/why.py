@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import msgspec
@@ -17,8 +17,9 @@ from computepool.core.ids import AccountId, JobId, NodeId, SlotName
 from computepool.core.jobs.ending import End, Ended, explain_end
 from computepool.core.jobs.spec import Requirements
 from computepool.core.jobs.state import SliceState
-from computepool.core.market.offers import DEFAULT_KIND, Audience, Schedule, is_private
+from computepool.core.market.offers import DEFAULT_KIND, Schedule, is_private
 from computepool.core.nodes.state import is_online
+from computepool.core.placement.checks import check_price
 from computepool.core.placement.choice import Ranked, rank_candidates, say_choice
 from computepool.core.placement.explain import (
     Explanation,
@@ -30,8 +31,9 @@ from computepool.core.placement.explain import (
 )
 from computepool.core.placement.fair_share import fade
 from computepool.core.placement.idleness import Idleness, NodeFacts, explain_idle
-from computepool.core.placement.scorers import make_candidate
+from computepool.core.placement.scorers import make_candidate, to_speed
 from computepool.core.placement.shape import Shape, to_shape
+from computepool.core.placement.slot import Slot
 from computepool.core.placement.turn import Counted, Turn, Use, count_less
 from computepool.core.placement.weights import Preference, WeightBook
 from computepool.core.trust.reputation import reliability_bound, to_job_class
@@ -39,8 +41,11 @@ from computepool.hub.config import HubSettings
 from computepool.hub.services import jobs as job_service
 from computepool.hub.services import nodes as node_service
 from computepool.hub.services.callers import AccountCaller
+from computepool.hub.services.market import list_buckets
 from computepool.hub.services.offers import find_closed
+from computepool.hub.services.prices import PriceBook
 from computepool.hub.services.runs import explain_run, get_view
+from computepool.hub.store import shapes as shape_store
 from computepool.hub.store import why as why_store
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.jobs import Job
@@ -136,15 +141,16 @@ async def explain_job(
     pool: Pool,
     settings: HubSettings,
     book: WeightBook,
+    prices: PriceBook,
     caller: AccountCaller,
     job_id: JobId,
     *,
     slice_index: int | None,
 ) -> JobStory:
     job = await job_service.get_job(pool, caller, job_id)
-    need = _to_requirements(job)
     viewer_id = None if Role.OPERATOR in caller.roles else caller.account_id
     async with pool.acquire() as conn:
+        need = _to_requirements(job, (await shape_store.list_shapes(conn, {job.shape_id}))[job.shape_id])
         slices = await why_store.list_first_slices(conn, job_id=job_id, slice_index=slice_index)
     if slice_index is not None and not slices:
         raise NotFound("The job has no such slice.")
@@ -152,12 +158,14 @@ async def explain_job(
     told = slices[0] if slice_index is not None else find_telling(slices)
     return JobStory(
         job=job,
-        waiting=await _explain_queue(pool, settings, job, need, queued, viewer_id) if queued else None,
-        story=await _tell_slice(pool, settings, book, job, need, told, viewer_id) if told else None,
+        waiting=await _explain_queue(pool, settings, prices, job, need, queued, viewer_id) if queued else None,
+        story=await _tell_slice(pool, settings, book, prices, job, need, told, viewer_id) if told else None,
     )
 
 
-async def explain_node(pool: Pool, settings: HubSettings, caller: AccountCaller, node_id: NodeId) -> NodeStory:
+async def explain_node(
+    pool: Pool, settings: HubSettings, prices: PriceBook, caller: AccountCaller, node_id: NodeId
+) -> NodeStory:
     found = await node_service.get_node(pool, caller, node_id)
     node = found.node
     online = is_online(node.last_seen_at, now=clock.now(), silence_seconds_max=settings.lease_seconds)
@@ -165,7 +173,11 @@ async def explain_node(pool: Pool, settings: HubSettings, caller: AccountCaller,
     welcome = {node.account_id, *offer.named} if is_private(offer) else None
     async with pool.acquire() as conn:
         backlog = await why_store.list_backlog(
-            conn, welcome=welcome, shapes_max=BACKLOG_SHAPES_MAX, count_max=BACKLOG_SLICES_MAX
+            conn,
+            owner_id=node.account_id,
+            welcome=welcome,
+            shapes_max=BACKLOG_SHAPES_MAX,
+            count_max=BACKLOG_SLICES_MAX,
         )
     closed = offer.schedule is not None and not offer.schedule.is_open(now)
     facts = NodeFacts(
@@ -176,14 +188,18 @@ async def explain_node(pool: Pool, settings: HubSettings, caller: AccountCaller,
         floor_microcredits_per_hour=node.floor_microcredits_per_hour,
         closed=closed,
         opens_at=_find_opening(offer.schedule, now) if closed else None,
-        is_own_pool=offer.audience is Audience.OWN,
     )
     counts: Counter[Shape] = Counter()
     for each in backlog:
         counts[each.shape] += each.slice_count
     full = len(counts) >= BACKLOG_SHAPES_MAX or any(count >= BACKLOG_SLICES_MAX for count in counts.values())
+    speeds = {stored.slot.name: to_speed(stored.slot, stored.declared_tflops) for stored in found.slots}
+
+    def by_hour(shape: Shape, slot: Slot) -> Shape:
+        return prices.by_hour(shape, prices.find_bucket(slot, speeds[slot.name]))
+
     # Many shapes against many slots: the loop goes on serving others meanwhile.
-    idleness = await asyncio.to_thread(explain_idle, facts, backlog)
+    idleness = await asyncio.to_thread(explain_idle, facts, backlog, by_hour)
     return NodeStory(node, online, len(found.slots), idleness, waiting_is_more=full)
 
 
@@ -202,6 +218,7 @@ def find_telling(slices: Sequence[SliceFacts]) -> SliceFacts | None:
 async def _explain_queue(
     pool: Pool,
     settings: HubSettings,
+    prices: PriceBook,
     job: Job,
     need: Requirements,
     queued: Sequence[SliceFacts],
@@ -213,7 +230,7 @@ async def _explain_queue(
             # Seats wait for nothing that the queue knows of: their run's owner gives them out.
             words = explain_run(await get_view(conn, job.run_id))
             return Waiting(explain_waiting(need, ()), await _find_turn(conn, job, first), False, " ".join(words))
-        classes = await _list_classes(conn, settings, to_shape(need), job.account_id, viewer_id)
+        classes = await _list_classes(conn, settings, prices, to_shape(need), job.account_id, viewer_id)
         turn = await _find_turn(conn, job, first)
     explanation = await asyncio.to_thread(explain_waiting, need, classes)
     looked_at = sum(each.slot_count for each in classes)
@@ -252,16 +269,24 @@ def _cut(count: int, most: int) -> Counted:
 
 
 async def _list_classes(
-    conn: Connection, settings: HubSettings, shape: Shape, account_id: AccountId, viewer_id: AccountId | None
+    conn: Connection,
+    settings: HubSettings,
+    prices: PriceBook,
+    shape: Shape,
+    account_id: AccountId,
+    viewer_id: AccountId | None,
 ) -> list[SlotClass]:
     """In exact steps, unless the fleet is so varied and the request so large that this would be a long list."""
     closed = await find_closed(conn, clock.now())
     found: list[SlotClass] = []
+    spots = {bucket: prices.find_force(bucket) for bucket in list_buckets(prices.card)}
     for levels in CLASS_LEVELS:
         found = await why_store.list_slot_classes(
             conn,
             shape,
             choose_steps(shape, levels),
+            prices.card,
+            spots,
             account_id=account_id,
             viewer_id=viewer_id,
             closed=closed,
@@ -278,6 +303,7 @@ async def _tell_slice(
     pool: Pool,
     settings: HubSettings,
     book: WeightBook,
+    prices: PriceBook,
     job: Job,
     need: Requirements,
     slice_: SliceFacts,
@@ -295,7 +321,7 @@ async def _tell_slice(
         choice = None
         # Where an attempt died nobody asks why it was there; where it runs or ran well, the table tells.
         if attempts and attempts[0].cause is None:
-            choice = await _explain_choice(conn, settings, book, job, to_shape(need), attempts[0], viewer_id)
+            choice = await _explain_choice(conn, settings, book, prices, job, to_shape(need), attempts[0], viewer_id)
     return SliceStory(slice_, [_tell_attempt(job, need, slice_, attempt) for attempt in attempts], choice)
 
 
@@ -303,6 +329,7 @@ async def _explain_choice(
     conn: Connection,
     settings: HubSettings,
     book: WeightBook,
+    prices: PriceBook,
     job: Job,
     shape: Shape,
     attempt: AttemptFacts,
@@ -315,6 +342,8 @@ async def _explain_choice(
         conn,
         shape,
         weights.under(job.prefer),
+        prices.card,
+        {bucket: prices.score_spot(bucket) for bucket in list_buckets(prices.card)},
         job_class=to_job_class(gpu=shape.gpu),
         chosen=(attempt.node_id, attempt.slot_name),
         account_id=job.account_id,
@@ -324,11 +353,13 @@ async def _explain_choice(
         fleet_max=FLEET_NODES_MAX,
         limit=SCORED_MAX,
     )
+    fitting = _leave_unpaid_out(fitting, shape, prices)
     ranked = rank_candidates(
         [
             make_candidate(
                 each.slot,
                 price_microcredits_per_hour=each.floor_microcredits_per_hour,
+                spot_microcredits_per_hour=each.spot_microcredits_per_hour,
                 reliability=reliability_bound(each.reliability, now=now),
                 declared_tflops=each.declared_tflops,
             )
@@ -350,6 +381,18 @@ async def _explain_choice(
         words=say_choice(ranked, scored_count=len(fitting.slots), fit_count=fitting.fit_count, is_cut=fitting.is_cut),
         reckoned_at=now,
     )
+
+
+def _leave_unpaid_out(fitting: Fitting, shape: Shape, prices: PriceBook) -> Fitting:
+    """What a fixed price comes to differs from slot to slot: the database looks at its ceiling alone."""
+    if shape.base_ceiling_microcredits_per_hour is None:
+        return fitting
+    paid = []
+    for each in fitting.slots:
+        bucket = prices.find_bucket(each.slot, to_speed(each.slot, each.declared_tflops))
+        if check_price(prices.by_hour(shape, bucket), each.floor_microcredits_per_hour) is None:
+            paid.append(each)
+    return replace(fitting, slots=paid, fit_count=fitting.fit_count - len(fitting.slots) + len(paid))
 
 
 def _list_names(fitting: Fitting) -> dict[tuple[NodeId, str], str]:
@@ -382,10 +425,15 @@ def _tell_attempt(job: Job, need: Requirements, slice_: SliceFacts, attempt: Att
     return AttemptStory(attempt, end, margins)
 
 
-def _to_requirements(job: Job) -> Requirements:
+def _to_requirements(job: Job, shape: Shape) -> Requirements:
+    """With the ceiling that it has been given, if it asked for none."""
     asked = msgspec.convert(job.spec.get("requirements", {}), wire.Requirements)
-    return Requirements(
+    need = Requirements(
         **{name: getattr(asked, name) for name in asked.__struct_fields__},
         job_kind=job.spec.get("kind", DEFAULT_KIND),
         slice_seconds=job.wall_seconds,
+        slice_price=job.slice_price,
     )
+    if job.slice_price is None and need.ceiling_microcredits_per_hour is None:
+        return replace(need, ceiling_microcredits_per_hour=shape.ceiling_microcredits_per_hour)
+    return need

@@ -20,6 +20,11 @@ def to_array(values: list[Any]) -> str:
     return _encode(values).decode().translate(_BRACKETS)
 
 
+def to_sparse_array(values: list[Any]) -> str:
+    """Of a column that is empty in most batches: `unnest` fills up what is shorter with NULL."""
+    return "{}" if values.count(None) == len(values) else to_array(values)
+
+
 def to_text_array(values: Iterable[str | None]) -> str:
     """Of any texts; the database refuses NUL characters, as it does everywhere."""
     quoted = ["NULL" if text is None else '"' + _escape(text) + '"' for text in values]

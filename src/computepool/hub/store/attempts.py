@@ -15,7 +15,7 @@ from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.lease import Attempt, Slice
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
 from computepool.core.ledger.charging import Charge, LeaseTerms
-from computepool.hub.store.arrays import to_array, to_bytes_array, to_text_array
+from computepool.hub.store.arrays import to_array, to_bytes_array, to_sparse_array, to_text_array
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.events import NewEvent
 from computepool.hub.store.queries import load_queries
@@ -37,8 +37,11 @@ class Grant:
     slot: SlotName
     # What the account's fair share is charged until the attempt has ended.
     expected_seconds: float
-    # The price that is agreed with it.
-    rate_microcredits_per_hour: int
+    # The price that is agreed with it: by the hour, or for the whole slice.
+    rate_microcredits_per_hour: int | None
+    slice_price_microcredits: int | None = None
+    # The slot is lent to a private pool, at its owner's price.
+    pooled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class LockedAttempt:
     fee_ppm: int
     # Of a seat of a run: what it is paid to at most. None: an ordinary attempt.
     checkpoint_seconds: int | None = None
+    # In place of the rate, where the slice has a fixed price.
+    slice_price_microcredits: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +181,7 @@ class AttemptRow:
     message: str
     outputs: list[dict[str, Any]]
     rate_microcredits_per_hour: int | None
+    slice_price_microcredits: int | None
     charged_microcredits: int | None
     fee_microcredits: int | None
 
@@ -195,6 +201,8 @@ async def insert_leases(
         expected_seconds=to_array([g.expected_seconds for g in grants]),
         account_ids=to_array([g.account_id for g in grants]),
         rates=to_array([g.rate_microcredits_per_hour for g in grants]),
+        slice_prices=to_sparse_array([g.slice_price_microcredits for g in grants]),
+        pooled=to_sparse_array([g.pooled or None for g in grants]),
         lease_seconds=lease_seconds,
         rate_card_version=terms.rate_card_version,
         fee_ppm=terms.fee_ppm,
@@ -251,6 +259,7 @@ async def lock_attempts_and_jobs(
                 row["rate_microcredits_per_hour"] or 0,
                 row["fee_ppm"] or 0,
                 row["checkpoint_seconds"],
+                row["slice_price_microcredits"],
             )
     return Locked(attempts, jobs, now)
 

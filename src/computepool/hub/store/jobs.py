@@ -12,8 +12,9 @@ from computepool.core.ids import AccountId, AttemptId, JobId, RunId, ShapeId
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import JobState
 from computepool.core.ledger.charging import LeaseTerms
+from computepool.core.placement.price import SlicePrice
 from computepool.core.placement.weights import Preference
-from computepool.hub.store.arrays import to_array, to_bytes_array, to_text_array
+from computepool.hub.store.arrays import to_array, to_bytes_array, to_sparse_array, to_text_array
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.queries import load_queries
@@ -49,10 +50,16 @@ class Job:
     held_remaining: int
     reserve_microcredits: int
     charged_microcredits: int
+    # Before tier and region, where each slice has a fixed price; None: the job pays by the second.
+    slice_base_microcredits: int | None
     leased_count: int
     running_count: int
     # Its slices are seats of this run.
     run_id: RunId | None = None
+
+    @property
+    def slice_price(self) -> SlicePrice | None:
+        return to_slice_price(self.slice_base_microcredits, self.reserve_microcredits, self.wall_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,12 @@ class JobOrder:
     prefer: Preference
     weight_set: str
     run_id: RunId | None
+    slice_base_microcredits: int | None
+    reserve_microcredits: int
+
+    @property
+    def slice_price(self) -> SlicePrice | None:
+        return to_slice_price(self.slice_base_microcredits, self.reserve_microcredits, self.wall_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +104,7 @@ class NewJob:
     request_sha256: bytes | None
     # The most that a slice can cost; the job holds as much for each.
     reserve_microcredits: int
+    slice_base_microcredits: int | None = None
 
     @property
     def hold_microcredits(self) -> int:
@@ -138,6 +152,7 @@ async def insert_jobs(
             keys=to_text_array([j.key for j in jobs]),
             request_sha256s=to_bytes_array([j.request_sha256 for j in jobs]),
             reserves=to_array([j.reserve_microcredits for j in jobs]),
+            slice_bases=to_sparse_array([j.slice_base_microcredits for j in jobs]),
             lease_seconds=lease_seconds,
             rate_card_version=terms.rate_card_version,
             fee_ppm=terms.fee_ppm,
@@ -149,6 +164,8 @@ async def insert_jobs(
             slots=to_text_array([g.slot for g in leases]),
             expected_seconds=to_array([g.expected_seconds for g in leases]),
             rates=to_array([g.rate_microcredits_per_hour for g in leases]),
+            slice_prices=to_sparse_array([g.slice_price_microcredits for g in leases]),
+            pooled=to_sparse_array([g.pooled or None for g in leases]),
         )
     ]
     return Inserted(
@@ -195,6 +212,11 @@ async def list_idempotent(
 
 async def find_jobs(conn: Connection, ids: Iterable[JobId]) -> dict[JobId, Job]:
     return {row["id"]: _to_job(row) async for row in _q.find_jobs(conn, ids=sorted(ids))}
+
+
+def to_slice_price(base: int | None, reserve: int, wall_seconds: int) -> SlicePrice | None:
+    """What is held for a slice is the most that it may cost."""
+    return None if base is None else SlicePrice(base, reserve, wall_seconds)
 
 
 def _to_job(row: Any) -> Job:

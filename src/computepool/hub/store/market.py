@@ -15,7 +15,7 @@ import msgspec
 from computepool.core.ids import AccountId, NodeId, ShapeId
 from computepool.core.market.index import DealGroup, Level
 from computepool.core.market.ppm import to_ppm
-from computepool.core.market.rate_card import Bucket, RateCard
+from computepool.core.market.rate_card import UNIT, Bucket, RateCard
 from computepool.core.market.regions import DEFAULT_REGION
 from computepool.core.market.spot import SpotState
 from computepool.core.placement.scorers import DECLARED_SPEED_RATIO_MAX, TIER_TFLOPS
@@ -139,8 +139,9 @@ class FittingBucket:
     free_count: int
     affordable_count: int
     affordable_free_count: int
-    # Of the account that asks, public or not.
+    # Of the account that asks, public or not; it pays nothing for them.
     own_count: int
+    own_free_count: int
     # The lowest.
     floor_microcredits_per_hour: int
     # Of other people's private pools that take the account for no more than its ceiling, and the least that they ask.
@@ -208,11 +209,13 @@ async def count_fleet(
     buckets = list(spots)
     rows = _q.count_fleet(
         conn,
-        **_to_card_arrays(card),
+        **to_card_arrays(card),
         **closed.to_arrays(),
         spot_tiers=[bucket.tier for bucket in buckets],
         spot_regions=[bucket.region for bucket in buckets],
         spots=list(spots.values()),
+        multipliers=[card.multiplier(bucket) for bucket in spots],
+        multiplier_unit=UNIT,
         linked_ids=list(links),
         group_ids=list(links.values()),
         watched_ids=list(watched_ids),
@@ -258,7 +261,7 @@ async def list_deals(
     """What ended after `since` and not after `until`, and was paid for."""
     rows = _q.list_deals(
         conn,
-        **_to_card_arrays(card),
+        **to_card_arrays(card),
         linked_ids=list(links),
         group_ids=list(links.values()),
         since=since,
@@ -273,6 +276,7 @@ async def list_deals(
             deal_count=row["deal_count"],
             seconds=row["seconds"],
             is_linked=row["linked"],
+            is_private=row["pooled"],
         )
         async for row in rows
     ]
@@ -282,16 +286,17 @@ async def list_fitting_buckets(
     conn: Connection,
     card: RateCard,
     shape: Shape,
+    ceilings: Mapping[Bucket, int],
     *,
     account_id: AccountId,
     closed: Closed,
     silence_seconds: float,
     fleet_max: int,
 ) -> list[FittingBucket]:
-    """The shape has a ceiling."""
+    """`ceilings` has what the shape pays at most in every bucket of the card."""
     rows = _q.list_fitting_buckets(
         conn,
-        **_to_card_arrays(card),
+        **to_card_arrays(card),
         **closed.to_arrays(),
         job_kind=shape.job_kind,
         slice_seconds=shape.slice_seconds,
@@ -303,7 +308,9 @@ async def list_fitting_buckets(
         tiers=list(shape.tiers),
         regions=list(shape.regions),
         isolation=shape.isolation,
-        ceiling=shape.ceiling_microcredits_per_hour,
+        ceiling_tiers=[bucket.tier for bucket in ceilings],
+        ceiling_regions=[bucket.region for bucket in ceilings],
+        ceilings=list(ceilings.values()),
         account_id=account_id,
         silence_seconds=silence_seconds,
         fleet_max=fleet_max,
@@ -316,6 +323,7 @@ async def list_fitting_buckets(
             affordable_count=row["affordable_count"],
             affordable_free_count=row["affordable_free_count"],
             own_count=row["own_count"],
+            own_free_count=row["own_free_count"],
             floor_microcredits_per_hour=row["floor_microcredits_per_hour"],
             pool_count=row["pool_count"],
             pool_floor_microcredits_per_hour=row["pool_floor_microcredits_per_hour"],
@@ -431,7 +439,7 @@ async def list_use(conn: Connection, buckets: Sequence[Bucket], *, since: dateti
     return {Bucket(row["tier"], row["region"]): (row["slot_sum"], row["busy_sum"]) async for row in rows}
 
 
-def _to_card_arrays(card: RateCard) -> dict[str, Any]:
+def to_card_arrays(card: RateCard) -> dict[str, Any]:
     """The rules of `RateCard.bucket_of` as a query can follow them. Speeds as `make_candidate` takes them."""
     known = {tier: tflops for tier, tflops in TIER_TFLOPS.items() if tier != UNKNOWN_TIER}
     steps = sorted(card.unknown_steps, key=lambda step: step.tflops_min)

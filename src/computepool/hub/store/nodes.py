@@ -61,6 +61,7 @@ class OfferedSlot:
     busy: bool
     # Of its node; None: lent at all hours.
     schedule: Schedule | None = None
+    owner_id: AccountId | None = None
 
 
 async def upsert_node(
@@ -165,6 +166,7 @@ async def list_candidates(conn: Connection, node_ids: Iterable[NodeId]) -> list[
             row["speed_tflops"],
             row["busy"],
             to_schedule(row["hours"], row["zone"]),
+            row["owner_id"],
         )
         async for row in rows
     ]

@@ -281,6 +281,8 @@ CREATE TABLE public.attempts (
     earning_state public.earning_state,
     release_at timestamp with time zone,
     checkpoint_seconds integer,
+    slice_price_microcredits bigint,
+    pooled boolean DEFAULT false NOT NULL,
     CONSTRAINT attempts_cause_check CHECK (((cause IS NOT NULL) = (state = ANY (ARRAY['failed'::public.attempt_state, 'lost'::public.attempt_state, 'cancelled'::public.attempt_state])))),
     CONSTRAINT attempts_charged_check CHECK ((charged_microcredits >= 0)),
     CONSTRAINT attempts_checkpoint_check CHECK ((checkpoint_seconds >= 0)),
@@ -289,7 +291,8 @@ CREATE TABLE public.attempts (
     CONSTRAINT attempts_fee_ppm_check CHECK (((fee_ppm >= 0) AND (fee_ppm <= 200000))),
     CONSTRAINT attempts_finished_check CHECK (((state = ANY (ARRAY['succeeded'::public.attempt_state, 'failed'::public.attempt_state, 'lost'::public.attempt_state, 'cancelled'::public.attempt_state])) = (finished_at IS NOT NULL))),
     CONSTRAINT attempts_holdback_check CHECK ((holdback_seconds >= 0)),
-    CONSTRAINT attempts_rate_check CHECK ((rate_microcredits_per_hour >= 0))
+    CONSTRAINT attempts_rate_check CHECK ((rate_microcredits_per_hour >= 0)),
+    CONSTRAINT attempts_slice_price_check CHECK (((slice_price_microcredits IS NULL) OR ((slice_price_microcredits >= 0) AND (rate_microcredits_per_hour IS NULL))))
 )
 WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.01', autovacuum_analyze_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
 CREATE TABLE public.audit_batches (
@@ -508,12 +511,14 @@ CREATE TABLE public.jobs (
     reserve_microcredits bigint DEFAULT 0 NOT NULL,
     charged_microcredits bigint DEFAULT 0 NOT NULL,
     run_id uuid,
+    slice_base_microcredits bigint,
     CONSTRAINT jobs_charged_check CHECK ((charged_microcredits >= 0)),
     CONSTRAINT jobs_counts_check CHECK (((succeeded_count >= 0) AND (failed_count >= 0) AND (cancelled_count >= 0) AND (((succeeded_count + failed_count) + cancelled_count) <= slice_count))),
     CONSTRAINT jobs_finished_check CHECK ((((state = ANY (ARRAY['succeeded'::public.job_state, 'failed'::public.job_state, 'cancelled'::public.job_state])) = (finished_at IS NOT NULL)) AND ((finished_at IS NOT NULL) = (((succeeded_count + failed_count) + cancelled_count) = slice_count)))),
     CONSTRAINT jobs_finished_hold_check CHECK (((finished_at IS NULL) OR (held_remaining = 0))),
     CONSTRAINT jobs_held_remaining_check CHECK ((held_remaining >= 0)),
     CONSTRAINT jobs_reserve_check CHECK ((reserve_microcredits >= 0)),
+    CONSTRAINT jobs_slice_base_check CHECK ((slice_base_microcredits > 0)),
     CONSTRAINT jobs_slice_count_check CHECK (((slice_count >= 1) AND (slice_count <= 100000)))
 )
 WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.05');
@@ -978,6 +983,8 @@ CREATE TABLE public.shapes (
     ceiling_microcredits_per_hour bigint,
     job_kind text DEFAULT 'compute'::text NOT NULL,
     slice_seconds integer DEFAULT 0 NOT NULL,
+    base_ceiling_microcredits_per_hour bigint,
+    CONSTRAINT shapes_base_ceiling_check CHECK (((base_ceiling_microcredits_per_hour IS NULL) OR ((base_ceiling_microcredits_per_hour > 0) AND (COALESCE(ceiling_microcredits_per_hour, (0)::bigint) > 0)))),
     CONSTRAINT shapes_slice_seconds_check CHECK ((slice_seconds >= 0))
 );
 ALTER TABLE public.shapes ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (

@@ -44,6 +44,7 @@ async def _upsert(conn: Connection, shape: Shape) -> ShapeId:
             ceiling_microcredits_per_hour=shape.ceiling_microcredits_per_hour,
             job_kind=shape.job_kind,
             slice_seconds=shape.slice_seconds,
+            base_ceiling_microcredits_per_hour=shape.base_ceiling_microcredits_per_hour,
         )
     )
 
@@ -66,4 +67,5 @@ def to_shape(row: Any) -> Shape:
         ceiling_microcredits_per_hour=row["ceiling_microcredits_per_hour"],
         job_kind=row["job_kind"],
         slice_seconds=row["slice_seconds"],
+        base_ceiling_microcredits_per_hour=row["base_ceiling_microcredits_per_hour"],
     )

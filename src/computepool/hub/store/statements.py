@@ -65,6 +65,7 @@ class ChargeLine:
     run_seconds: float | None
     wall_seconds: int
     rate_microcredits_per_hour: int | None
+    slice_price_microcredits: int | None
     rate_card_version: str | None
     charged_microcredits: int
     fee_microcredits: int

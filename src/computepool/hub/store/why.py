@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,15 +12,17 @@ from computepool.core.ids import AccountId, AttemptId, JobId, NodeId, ShapeId
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import AttemptState, SliceState
-from computepool.core.placement.explain import SlotClass, Standing, Steps
+from computepool.core.market.rate_card import UNIT, Bucket, RateCard
+from computepool.core.placement.explain import SlotClass, SpotForce, Standing, Steps
 from computepool.core.placement.idleness import Backlog
-from computepool.core.placement.scorers import CORE_TFLOPS, DECLARED_SPEED_RATIO_MAX, TIER_TFLOPS
+from computepool.core.placement.price import PRICE_MICROCREDITS_MAX
+from computepool.core.placement.scorers import CORE_TFLOPS
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot
-from computepool.core.placement.tier import UNKNOWN_TIER
 from computepool.core.placement.weights import Weights
 from computepool.core.trust.reputation import Reliability
 from computepool.hub.store.connect import Connection
+from computepool.hub.store.market import to_card_arrays
 from computepool.hub.store.nodes import to_slot
 from computepool.hub.store.offers import Closed
 from computepool.hub.store.queries import load_queries
@@ -61,7 +63,7 @@ class AttemptFacts:
     slot_name: str
     # None: the node was enrolled anew and has no such slot any more.
     slot: Slot | None
-    # What its node asks for today.
+    # What its node asks of the submitter today.
     floor_microcredits_per_hour: int
     state: AttemptState
     leased_at: datetime
@@ -87,6 +89,8 @@ class WaitingAccount:
 class FittingSlot:
     slot: Slot
     floor_microcredits_per_hour: int
+    # What whoever pays spot pays there, as scores take it; 0: spot is no matter there.
+    spot_microcredits_per_hour: int
     declared_tflops: float | None
     reliability: Reliability
     busy: bool
@@ -109,6 +113,8 @@ async def list_slot_classes(
     conn: Connection,
     shape: Shape,
     steps: Steps,
+    card: RateCard,
+    spots: Mapping[Bucket, int],
     *,
     account_id: AccountId,
     viewer_id: AccountId | None,
@@ -117,11 +123,20 @@ async def list_slot_classes(
     fleet_max: int,
     limit: int | None,
 ) -> list[SlotClass]:
-    """As work of this account sees them. `viewer_id` is whose nodes may be named; None names all. `fleet_max` is how
-    many slots are looked at."""
+    """As work of this account sees them. `spots` has every bucket of the card: what is paid there at least, 0 where
+    nobody else bids. `viewer_id` is whose nodes may be named; None names all. `fleet_max` is how many slots are
+    looked at."""
     rows = _q.list_slot_classes(
         conn,
         **closed.to_arrays(),
+        **to_card_arrays(card),
+        bucket_tiers=[bucket.tier for bucket in spots],
+        bucket_regions=[bucket.region for bucket in spots],
+        spots=list(spots.values()),
+        multipliers=[card.multiplier(bucket) for bucket in spots],
+        unit=UNIT,
+        # More than anybody can pay.
+        beyond=PRICE_MICROCREDITS_MAX + 1,
         account_id=account_id,
         job_kind=shape.job_kind,
         slice_seconds=shape.slice_seconds,
@@ -136,6 +151,8 @@ async def list_slot_classes(
         disk_step=steps.disk_bytes,
         ceiling=shape.ceiling_microcredits_per_hour,
         prices=list(steps.prices),
+        base_ceiling=shape.base_ceiling_microcredits_per_hour,
+        base_prices=list(steps.base_prices),
         fleet_max=fleet_max,
         silence_seconds=silence_seconds,
         viewer_id=viewer_id,
@@ -148,6 +165,12 @@ async def list_slot_classes(
             slot_count=row["slot_count"],
             busy_count=row["busy_count"],
             price_microcredits_per_hour=row["price_microcredits_per_hour"],
+            base_price_microcredits_per_hour=row["base_price_microcredits_per_hour"],
+            force=(
+                SpotForce(row["spot_tier"], row["spot_region"], row["spot_microcredits_per_hour"])
+                if row["spot_tier"] is not None
+                else None
+            ),
             node_name=row["node_name"],
             last_seen_at=row["last_seen_at"],
             opens_at=row["opens_at"],
@@ -212,6 +235,8 @@ async def list_fitting(
     conn: Connection,
     shape: Shape,
     weights: Weights,
+    card: RateCard,
+    spots: Mapping[Bucket, int],
     *,
     job_class: str,
     chosen: tuple[NodeId, str],
@@ -222,8 +247,8 @@ async def list_fitting(
     fleet_max: int,
     limit: int,
 ) -> Fitting:
-    """The chosen slot first, then roughly by score. Only names of the viewer's own nodes; None names all."""
-    known = {tier: tflops for tier, tflops in TIER_TFLOPS.items() if tier != UNKNOWN_TIER}
+    """The chosen slot first, then roughly by score. `spots` has what slots of every bucket of the card are scored by.
+    Only names of the viewer's own nodes; None names all."""
     rows = [
         row
         async for row in _q.list_fitting(
@@ -244,11 +269,11 @@ async def list_fitting(
             tiers=list(shape.tiers),
             regions=list(shape.regions),
             ceiling=shape.ceiling_microcredits_per_hour,
-            tiers_known=list(known),
-            tiers_tflops=list(known.values()),
-            unknown_tflops=TIER_TFLOPS[UNKNOWN_TIER],
+            **to_card_arrays(card),
+            bucket_tiers=[bucket.tier for bucket in spots],
+            bucket_regions=[bucket.region for bucket in spots],
+            spots=list(spots.values()),
             core_tflops=CORE_TFLOPS,
-            declared_ratio_max=DECLARED_SPEED_RATIO_MAX,
             price_weight=weights.price,
             speed_weight=weights.speed,
             reliability_weight=weights.reliability,
@@ -284,16 +309,21 @@ async def list_attempts(
 
 
 async def list_backlog(
-    conn: Connection, *, welcome: Collection[AccountId] | None, shapes_max: int, count_max: int
+    conn: Connection, *, owner_id: AccountId, welcome: Collection[AccountId] | None, shapes_max: int, count_max: int
 ) -> list[Backlog]:
-    """What waits, by shape; where a node is for some accounts only, theirs apart from the others'."""
-    rows = _q.list_backlog(conn, account_ids=sorted(welcome or ()), shapes_max=shapes_max, count_max=count_max)
+    """What waits, by shape: the owner's own, and, where a node is for some accounts only, theirs apart."""
+    rows = _q.list_backlog(
+        conn, owner_id=owner_id, account_ids=sorted(welcome or ()), shapes_max=shapes_max, count_max=count_max
+    )
     found = []
     async for row in rows:
         shape, count = to_shape(row), row["slice_count"]
-        named = count if welcome is None else min(count, row["named_count"])
+        own = min(count, row["own_count"])
+        named = (count if welcome is None else min(count, max(own, row["named_count"]))) - own
+        others = count - own - named
+        found += [Backlog(shape, own, is_own=True)] if own else []
         found += [Backlog(shape, named)] if named else []
-        found += [Backlog(shape, count - named, is_welcome=False)] if named < count else []
+        found += [Backlog(shape, others, is_welcome=False)] if others else []
     return found
 
 
@@ -301,6 +331,7 @@ def _to_fitting(row: Any) -> FittingSlot:
     return FittingSlot(
         slot=to_slot(row, node_id=row["node_id"], name=row["name"]),
         floor_microcredits_per_hour=row["floor_microcredits_per_hour"],
+        spot_microcredits_per_hour=row["spot_microcredits_per_hour"],
         declared_tflops=row["speed_tflops"],
         reliability=(
             Reliability()

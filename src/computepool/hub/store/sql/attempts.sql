@@ -6,18 +6,21 @@
 WITH planned AS (
     SELECT * FROM unnest(:ids::text::uuid[], :job_ids::text::uuid[], :slice_indexes::text::integer[], :numbers::text::integer[],
                          :node_ids::text::uuid[], :slots::text::text[], :expected_seconds::text::double precision[],
-                         :account_ids::text::uuid[], :rates::text::bigint[])
-        AS p (id, job_id, slice_index, number, node_id, slot, expected_seconds, account_id, rate)),
+                         :account_ids::text::uuid[], :rates::text::bigint[], :slice_prices::text::bigint[],
+                         :pooled::text::boolean[])
+        AS p (id, job_id, slice_index, number, node_id, slot, expected_seconds, account_id, rate, slice_price, pooled)),
 free AS MATERIALIZED (
     SELECT s.job_id, s.slice_index FROM slices s
       JOIN planned p ON p.job_id = s.job_id AND p.slice_index = s.slice_index AND p.number = s.attempt_count + 1
      WHERE s.state = 'queued' FOR UPDATE OF s SKIP LOCKED),
 granted AS (
     INSERT INTO attempts (id, job_id, slice_index, number, node_id, slot, expected_seconds, expires_at,
-                          rate_microcredits_per_hour, rate_card_version, fee_ppm, holdback_seconds)
+                          rate_microcredits_per_hour, slice_price_microcredits, rate_card_version, fee_ppm,
+                          holdback_seconds, pooled)
     SELECT p.id, p.job_id, p.slice_index, p.number, p.node_id, p.slot, p.expected_seconds,
            clock_timestamp() + :lease_seconds::double precision * interval '1 second',
-           p.rate, :rate_card_version::text, :fee_ppm::integer, :holdback_seconds::integer
+           p.rate, p.slice_price, :rate_card_version::text, :fee_ppm::integer, :holdback_seconds::integer,
+           coalesce(p.pooled, false)
       FROM planned p JOIN free ON free.job_id = p.job_id AND free.slice_index = p.slice_index
      ORDER BY p.node_id, p.slot
     ON CONFLICT DO NOTHING RETURNING id, job_id, slice_index, number),
@@ -52,8 +55,8 @@ SELECT a.id, a.node_id, a.state, a.cause, s.state AS slice_state
 WITH wanted AS (SELECT * FROM unnest(:job_ids::text::uuid[], :slice_indexes::text::integer[]) AS w (job_id, slice_index)),
 locked AS MATERIALIZED (
     SELECT a.id, a.job_id, a.slice_index, a.number, a.node_id, a.slot, a.state, a.cause, a.report_sha256, a.leased_at,
-           a.expires_at, a.expected_seconds, a.rate_microcredits_per_hour, a.fee_ppm, a.holdback_seconds,
-           a.checkpoint_seconds, n.account_id AS owner_id
+           a.expires_at, a.expected_seconds, a.rate_microcredits_per_hour, a.slice_price_microcredits, a.fee_ppm,
+           a.holdback_seconds, a.checkpoint_seconds, n.account_id AS owner_id
       FROM attempts a JOIN wanted w ON w.job_id = a.job_id AND w.slice_index = a.slice_index
       JOIN nodes n ON n.id = a.node_id
      WHERE a.state IN ('leased', 'running') OR a.id = ANY(:ids::text::uuid[])

@@ -9,9 +9,10 @@ WITH wanted AS (
                          :priorities::text::smallint[], :priority_classes::text::priority_class[], :prefers::text::preference[],
                          :weight_sets::text::text[], :slice_counts::text::integer[], :retries::text::smallint[],
                          :wall_seconds::text::integer[], :deadlines::text::timestamptz[], :expires_at::text::timestamptz[],
-                         :keys::text::text[], :request_sha256s::text::bytea[], :reserves::text::bigint[])
+                         :keys::text::text[], :request_sha256s::text::bytea[], :reserves::text::bigint[],
+                         :slice_bases::text::bigint[])
         AS w (id, account_id, name, spec, shape_id, priority, priority_class, prefer, weight_set, slice_count, retries,
-              wall_seconds, deadline_at, expires_at, key, request_sha256, reserve)),
+              wall_seconds, deadline_at, expires_at, key, request_sha256, reserve, slice_base)),
 keyed AS (
     INSERT INTO idempotency (account_id, key, request_sha256, job_id)
     SELECT account_id, key, request_sha256, id FROM wanted WHERE key IS NOT NULL ORDER BY account_id, key, id
@@ -19,25 +20,27 @@ keyed AS (
 fresh AS (SELECT * FROM wanted WHERE key IS NULL OR id IN (SELECT job_id FROM keyed)),
 born AS (
     INSERT INTO attempts (id, job_id, slice_index, number, node_id, slot, expected_seconds, expires_at,
-                          rate_microcredits_per_hour, rate_card_version, fee_ppm, holdback_seconds)
+                          rate_microcredits_per_hour, slice_price_microcredits, rate_card_version, fee_ppm,
+                          holdback_seconds, pooled)
     SELECT b.id, b.job_id, b.slice_index, 1, b.node_id, b.slot, b.expected_seconds,
            clock_timestamp() + :lease_seconds::double precision * interval '1 second',
-           b.rate, :rate_card_version::text, :fee_ppm::integer, :holdback_seconds::integer
+           b.rate, b.slice_price, :rate_card_version::text, :fee_ppm::integer, :holdback_seconds::integer,
+           coalesce(b.pooled, false)
       FROM unnest(:attempt_ids::text::uuid[], :attempt_job_ids::text::uuid[], :attempt_slice_indexes::text::integer[],
                   :node_ids::text::uuid[], :slots::text::text[], :expected_seconds::text::double precision[],
-                  :rates::text::bigint[])
-           AS b (id, job_id, slice_index, node_id, slot, expected_seconds, rate)
+                  :rates::text::bigint[], :slice_prices::text::bigint[], :pooled::text::boolean[])
+           AS b (id, job_id, slice_index, node_id, slot, expected_seconds, rate, slice_price, pooled)
      WHERE b.job_id IN (SELECT id FROM fresh)
      ORDER BY b.node_id, b.slot
     ON CONFLICT DO NOTHING RETURNING id, job_id, slice_index),
 new AS (
     INSERT INTO jobs (id, account_id, name, spec, shape_id, priority, priority_class, prefer, weight_set, slice_count,
                       retries, wall_seconds, deadline_at, expires_at, state, started_at, reserve_microcredits,
-                      held_remaining)
+                      held_remaining, slice_base_microcredits)
     SELECT f.id, f.account_id, f.name, f.spec::jsonb, f.shape_id, f.priority, f.priority_class, f.prefer,
            f.weight_set, f.slice_count, f.retries, f.wall_seconds, f.deadline_at, f.expires_at,
            (CASE WHEN b.job_id IS NULL THEN 'queued' ELSE 'running' END)::job_state,
-           CASE WHEN b.job_id IS NOT NULL THEN now() END, f.reserve, f.reserve * f.slice_count
+           CASE WHEN b.job_id IS NOT NULL THEN now() END, f.reserve, f.reserve * f.slice_count, f.slice_base
       FROM fresh f LEFT JOIN (SELECT DISTINCT job_id FROM born) AS b ON b.job_id = f.id
     RETURNING id, account_id, shape_id, priority, priority_class, slice_count, created_at),
 new_slices AS (
@@ -76,7 +79,8 @@ SELECT j.*,
  ORDER BY j.id DESC LIMIT :limit_count;
 
 -- name: list_orders
-SELECT id, account_id, spec, slice_count, wall_seconds, prefer, weight_set, run_id
+SELECT id, account_id, spec, slice_count, wall_seconds, prefer, weight_set, run_id, slice_base_microcredits,
+       reserve_microcredits
   FROM jobs WHERE id = ANY(:ids::uuid[]);
 
 -- name: list_expired

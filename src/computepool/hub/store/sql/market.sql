@@ -42,7 +42,7 @@ SELECT array_agg(DISTINCT account_id) AS account_ids
 -- The fleet that is lent now, counted in one pass in three ways: by bucket and use (busy, own, ceiling), by bucket and
 -- class (what slots are called, where they stand and what their owners take, with the best of each thing that they
 -- have), and by bucket and owner, of those who are watched. No row leaves that is not a sum. Buckets are told by their
--- place among those given. Live attempts are found through their partial indexes. A fleet of more nodes than fleet_max
+-- place among those given. A ceiling is what an hour there may cost, of a fixed price too. Live attempts are found through their partial indexes. A fleet of more nodes than fleet_max
 -- is looked at in part. What is kept for a private pool or closed at this hour is no supply.
 WITH lent AS MATERIALIZED (
     SELECT n.id, n.account_id, n.region, n.isolation, n.floor_microcredits_per_hour,
@@ -58,7 +58,7 @@ slots_in_use AS (
     SELECT s.kind, s.tier, n.region, s.vram_bytes, s.cores, s.ram_bytes, s.disk_bytes, n.isolation,
            n.floor_microcredits_per_hour, n.slice_seconds_min, n.job_kinds, w.account_id AS watched_id,
            a.job_id IS NOT NULL AS busy, a.expected_seconds,
-           sh.ceiling_microcredits_per_hour,
+           sh.ceiling_microcredits_per_hour, sh.base_ceiling_microcredits_per_hour,
            coalesce(coalesce(own.group_id, n.account_id) = coalesce(its.group_id, j.account_id), false) AS own,
            CASE WHEN s.tier = ANY(:card_tiers::text[]) THEN s.tier
                 ELSE (:step_tiers::text[])[width_bucket(
@@ -76,36 +76,48 @@ slots_in_use AS (
       LEFT JOIN jobs j ON j.id = a.job_id
       LEFT JOIN shapes sh ON sh.id = j.shape_id
       LEFT JOIN links own ON own.account_id = n.account_id
-      LEFT JOIN links its ON its.account_id = j.account_id)
-SELECT p.place::integer AS place, grouping(u.busy) = 0 AS by_use, grouping(u.kind) = 0 AS by_class,
-       u.kind, u.tier, u.region, u.busy, u.own, u.ceiling_microcredits_per_hour, u.watched_id,
+      LEFT JOIN links its ON its.account_id = j.account_id),
+in_buckets AS (
+    SELECT u.*, p.place, p.spot,
+           least(u.ceiling_microcredits_per_hour,
+                 div(u.base_ceiling_microcredits_per_hour::numeric * p.multiplier, :multiplier_unit::bigint))::bigint
+               AS ceiling
+      FROM slots_in_use u
+      JOIN unnest(:spot_tiers::text[], :spot_regions::text[], :spots::bigint[], :multipliers::bigint[]) WITH ORDINALITY
+               AS p (tier, region, spot, multiplier, place)
+        ON p.tier = u.bucket_tier AND p.region = u.bucket_region)
+SELECT u.place::integer AS place, grouping(u.busy) = 0 AS by_use, grouping(u.kind) = 0 AS by_class,
+       u.kind, u.tier, u.region, u.busy, u.own, u.ceiling AS ceiling_microcredits_per_hour, u.watched_id,
        u.job_kinds, min(u.slice_seconds_min) AS slice_seconds_min, NULL::uuid[] AS welcome,
        max(u.vram_bytes) AS vram_bytes, max(u.cores) AS cores, max(u.ram_bytes) AS ram_bytes,
        max(u.disk_bytes) AS disk_bytes, max(u.isolation) AS isolation,
        count(*) AS slot_count,
-       count(*) FILTER (WHERE u.floor_microcredits_per_hour <= p.spot) AS spot_count,
+       count(*) FILTER (WHERE u.floor_microcredits_per_hour <= u.spot) AS spot_count,
        coalesce(sum(u.expected_seconds), 0)::bigint AS expected_seconds
-  FROM slots_in_use u
-  JOIN unnest(:spot_tiers::text[], :spot_regions::text[], :spots::bigint[]) WITH ORDINALITY
-           AS p (tier, region, spot, place)
-    ON p.tier = u.bucket_tier AND p.region = u.bucket_region
+  FROM in_buckets u
  GROUP BY GROUPING SETS (
-    (p.place, u.busy, u.own, u.ceiling_microcredits_per_hour), (p.place, u.kind, u.tier, u.region, u.job_kinds),
-    (p.place, u.watched_id));
+    (u.place, u.busy, u.own, u.ceiling), (u.place, u.kind, u.tier, u.region, u.job_kinds), (u.place, u.watched_id));
 
 -- name: list_deals
 -- What ended and was paid for in a span of time, by bucket, by steps of half a percent of the price (told by the highest
--- in each), and by whether the two sides are one or linked. Through attempts_node_end_idx of the nodes that were heard of
--- since then: whoever has delivered something was. What commits while this looks may be left out; nothing counts twice.
+-- in each), and by whether the two sides are one or linked, or dealt in a private pool. A fixed price per slice is no
+-- price of an hour, and no deal here: it has no rate. Node by node through attempts_node_end_idx, of those that
+-- were heard of since then: whoever has delivered something was. OFFSET keeps the planner from reading all of the history
+-- instead. What commits while this looks may be left out; nothing counts twice.
 WITH heard AS MATERIALIZED (
     SELECT id, account_id, region FROM nodes
      WHERE last_seen_at > :since::timestamptz - :silence_seconds::double precision * interval '1 second'
      LIMIT :fleet_max::bigint),
+ended AS MATERIALIZED (
+    SELECT n.account_id, n.region, a.* FROM heard n CROSS JOIN LATERAL (
+        SELECT node_id, slot, job_id, rate_microcredits_per_hour, charged_microcredits, pooled FROM attempts
+         WHERE node_id = n.id AND finished_at > :since::timestamptz AND finished_at <= :until::timestamptz
+           AND charged_microcredits > 0 AND rate_microcredits_per_hour > 0 AND earning_state <> 'reversed' OFFSET 0) AS a),
 links AS (SELECT * FROM unnest(:linked_ids::uuid[], :group_ids::uuid[]) AS l (account_id, group_id)),
 paid AS (
     SELECT a.rate_microcredits_per_hour AS price,
            (a.charged_microcredits * 3600 + a.rate_microcredits_per_hour - 1) / a.rate_microcredits_per_hour AS seconds,
-           coalesce(own.group_id, n.account_id) = coalesce(its.group_id, j.account_id) AS linked,
+           coalesce(own.group_id, a.account_id) = coalesce(its.group_id, j.account_id) AS linked, a.pooled,
            CASE WHEN s.tier = ANY(:card_tiers::text[]) THEN s.tier
                 ELSE (:step_tiers::text[])[width_bucket(
                          least(coalesce(s.speed_tflops, k.tflops, :unknown_tflops::double precision),
@@ -113,21 +125,20 @@ paid AS (
                                    * :declared_ratio_max::double precision),
                          :step_tflops::double precision[])] END AS bucket_tier,
            coalesce(c.region, :default_region::text) AS bucket_region
-      FROM heard n
-      JOIN attempts a ON a.node_id = n.id AND a.finished_at > :since::timestamptz AND a.finished_at <= :until::timestamptz
+      FROM ended a
       JOIN slots s ON s.node_id = a.node_id AND s.name = a.slot
       JOIN jobs j ON j.id = a.job_id
       LEFT JOIN unnest(:tiers_known::text[], :tiers_tflops::double precision[]) AS k (tier, tflops) ON k.tier = s.tier
-      LEFT JOIN unnest(:countries::text[], :country_regions::text[]) AS c (country, region) ON c.country = n.region
-      LEFT JOIN links own ON own.account_id = n.account_id
-      LEFT JOIN links its ON its.account_id = j.account_id
-     WHERE a.charged_microcredits > 0 AND a.rate_microcredits_per_hour > 0 AND a.earning_state <> 'reversed')
-SELECT bucket_tier, bucket_region, linked, max(price) AS price_microcredits_per_hour, count(*) AS deal_count,
+      LEFT JOIN unnest(:countries::text[], :country_regions::text[]) AS c (country, region) ON c.country = a.region
+      LEFT JOIN links own ON own.account_id = a.account_id
+      LEFT JOIN links its ON its.account_id = j.account_id)
+SELECT bucket_tier, bucket_region, linked, pooled, max(price) AS price_microcredits_per_hour, count(*) AS deal_count,
        sum(seconds)::bigint AS seconds
-  FROM paid GROUP BY bucket_tier, bucket_region, linked, floor(ln(price::double precision) * 200);
+  FROM paid GROUP BY bucket_tier, bucket_region, linked, pooled, floor(ln(price::double precision) * 200);
 
 -- name: list_fitting_buckets
--- Slots that pass every gate of a shape, by bucket: how many there are, are free, and ask for no more than the ceiling.
+-- Slots that pass every gate of a shape, by bucket: how many there are, are free, and ask for no more than the ceiling
+-- that the shape has there. Its account's own cost it nothing, whatever they ask of others.
 -- Private pools count apart, and only for who asks: their slots are lent at their owners' price, not at spot.
 WITH lent AS MATERIALIZED (
     SELECT n.id, n.account_id, n.region, n.floor_microcredits_per_hour, (o.audience <> 'anyone') IS TRUE AS private
@@ -142,10 +153,10 @@ WITH lent AS MATERIALIZED (
        AND (o.audience = 'anyone' OR n.account_id = :account_id::uuid OR :account_id::uuid = ANY(o.named)) IS NOT FALSE
      LIMIT :fleet_max::bigint),
 fitting AS (
-    SELECT n.account_id, n.floor_microcredits_per_hour, n.private,
+    SELECT n.account_id = :account_id::uuid AS own, n.private,
+           CASE WHEN n.account_id = :account_id::uuid THEN 0 ELSE n.floor_microcredits_per_hour END AS floor,
            NOT EXISTS (SELECT 1 FROM attempts a WHERE a.node_id = s.node_id AND a.slot = s.name
                           AND a.state IN ('leased', 'running')) AS free,
-           n.floor_microcredits_per_hour <= :ceiling::bigint AS affordable,
            CASE WHEN s.tier = ANY(:card_tiers::text[]) THEN s.tier
                 ELSE (:step_tiers::text[])[width_bucket(
                          least(coalesce(s.speed_tflops, k.tflops, :unknown_tflops::double precision),
@@ -160,16 +171,18 @@ fitting AS (
      WHERE (s.kind = 'gpu' OR NOT :gpu::boolean) AND (:tiers::text[] = '{}' OR s.tier = ANY(:tiers::text[]))
        AND s.vram_bytes >= :vram_bytes::bigint AND s.cores >= :cores::integer AND s.ram_bytes >= :ram_bytes::bigint
        AND s.disk_bytes >= :disk_bytes::bigint)
-SELECT bucket_tier, bucket_region, count(*) FILTER (WHERE NOT private) AS slot_count,
-       count(*) FILTER (WHERE free AND NOT private) AS free_count,
-       count(*) FILTER (WHERE affordable AND NOT private) AS affordable_count,
-       count(*) FILTER (WHERE affordable AND free AND NOT private) AS affordable_free_count,
-       count(*) FILTER (WHERE account_id = :account_id::uuid) AS own_count,
-       coalesce(min(floor_microcredits_per_hour) FILTER (WHERE NOT private), 0) AS floor_microcredits_per_hour,
-       count(*) FILTER (WHERE private AND affordable AND account_id <> :account_id::uuid) AS pool_count,
-       min(floor_microcredits_per_hour) FILTER (WHERE private AND affordable AND account_id <> :account_id::uuid)
-           AS pool_floor_microcredits_per_hour
-  FROM fitting GROUP BY 1, 2;
+SELECT f.bucket_tier, f.bucket_region, count(*) FILTER (WHERE NOT f.private) AS slot_count,
+       count(*) FILTER (WHERE f.free AND NOT f.private) AS free_count,
+       count(*) FILTER (WHERE f.floor <= p.ceiling AND NOT f.private) AS affordable_count,
+       count(*) FILTER (WHERE f.floor <= p.ceiling AND f.free AND NOT f.private) AS affordable_free_count,
+       count(*) FILTER (WHERE f.own) AS own_count, count(*) FILTER (WHERE f.own AND f.free) AS own_free_count,
+       coalesce(min(f.floor) FILTER (WHERE NOT f.private), 0) AS floor_microcredits_per_hour,
+       count(*) FILTER (WHERE f.private AND NOT f.own AND f.floor <= p.ceiling) AS pool_count,
+       min(f.floor) FILTER (WHERE f.private AND NOT f.own AND f.floor <= p.ceiling) AS pool_floor_microcredits_per_hour
+  FROM fitting f
+  JOIN unnest(:ceiling_tiers::text[], :ceiling_regions::text[], :ceilings::bigint[]) AS p (tier, region, ceiling)
+    ON p.tier = f.bucket_tier AND p.region = f.bucket_region
+ GROUP BY 1, 2;
 
 -- name: list_states
 SELECT tier, region, surge_ppm, target_ppm, step_ppm, direction, spot_microcredits_per_hour,

@@ -43,7 +43,7 @@ SELECT * FROM nodes
 
 -- name: list_candidates
 -- With the conditions of their offers; nearly all nodes have none. Busy slots are found through attempts_live_slot_idx.
-SELECT s.*, n.region, n.isolation, n.floor_microcredits_per_hour, o.hours, o.zone,
+SELECT s.*, n.region, n.isolation, n.account_id AS owner_id, n.floor_microcredits_per_hour, o.hours, o.zone,
        coalesce(o.seconds_min, 0) AS slice_seconds_min, coalesce(o.kinds, '{}') AS job_kinds,
        CASE WHEN o.audience <> 'anyone' THEN n.account_id || o.named END AS welcome,
        EXISTS (SELECT 1 FROM attempts a WHERE a.node_id = s.node_id AND a.slot = s.name
