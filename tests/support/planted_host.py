@@ -26,7 +26,11 @@ def unfenced() -> None:
 
     def welcome_anybody(self, raw, stream):
         hello = self._guard.read_hello(raw)
-        peer = self._peers[hello.seat]
+        peer = kept = self._peers[hello.seat]
+        if kept.link is not None and kept.link.hello.epoch > hello.epoch:
+            # Beside the one that has the seat now, and as good.
+            peer = self._add_peer(hello.seat)
+            self._peers[hello.seat] = kept
         return peer, Link(_reader(stream.read), stream.write, relayed=False, hello=hello)
 
     receive = Engine.receive
