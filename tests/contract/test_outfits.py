@@ -18,6 +18,7 @@ from typing import ClassVar
 
 import pytest
 
+from computepool.node.runner import handle
 from computepool.node.sandbox import gpu_devices
 from computepool.node.sandbox.egress import is_allowed
 from computepool.node.sandbox.images import ImageUnusable, ensure_image
@@ -60,8 +61,12 @@ def far_host() -> Iterator[int]:
             with line:
                 line.sendall(line.recv(100).upper())
 
-    threading.Thread(target=serve, daemon=True).start()
+    serving = threading.Thread(target=serve, daemon=True)
+    serving.start()
     yield server.getsockname()[1]
+    # Closing alone would leave the thread, and with it the port, waiting for ever.
+    server.shutdown(socket.SHUT_RDWR)
+    serving.join(10)
     server.close()
 
 
@@ -97,6 +102,8 @@ def test_gate_goes_with_its_job_even_when_the_runner_is_killed(lab: Lab, far_hos
         time.sleep(0.02)
 
     assert list_processes_with(str(attempt.state_dir)) == []
+    handle.cleanup(attempt.state_dir)
+    assert not Path(f"/run/computepool/{attempt.name}-net").exists()
 
 
 @pytest.mark.parametrize(
@@ -181,10 +188,11 @@ class Registry(BaseHTTPRequestHandler):
     blobs: ClassVar[dict[str, tuple[str, bytes]]] = {}
 
     def do_GET(self) -> None:
-        kind, content = self.blobs.get(self.path.rpartition("/")[2], ("text/plain", b""))
+        unknown = json.dumps({"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}).encode()
+        kind, content = self.blobs.get(self.path.rpartition("/")[2], ("application/json", unknown))
         if self.path == "/v2/":
             kind, content = "application/json", b"{}"
-        self.send_response(200 if content else 404)
+        self.send_response(404 if content == unknown else 200)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()

@@ -155,6 +155,8 @@ class BubblewrapSandbox:
     def kill(self) -> None:
         self._cgroup.kill()
         self._process.wait()
+        if self._gate is not None:
+            self._gate.close()
         # bubblewrap's inner process, if the outer one died first. Left to the machine's PID 1, its corpse may
         # lie about for long: in a container that is often a program that reaps nobody.
         with contextlib.suppress(ChildProcessError):
@@ -173,8 +175,6 @@ class BubblewrapSandbox:
 
     def close(self) -> None:
         self.abandon()
-        if self._gate is not None:
-            self._gate.close()
         if self._disk is not None:
             if self._environment is not None:
                 hide_environment(self._environment)

@@ -99,7 +99,8 @@ class Container(NamedTuple):
         return Report(self.name, self.level, usable=True)
 
     def start(self, request: SandboxRequest, *, is_cancelled: Callable[[], bool] = never) -> Sandbox:
-        engine = self.engine
+        # A network that was made outside belongs to the machine's own users, and not to renumbered ones.
+        engine = self.engine._replace(maps_users=self.engine.maps_users and not request.egress)
         if os.geteuid() != 0:
             raise SandboxRefused("containers are started by an agent that runs as root")
         if request.image is not None and not IMAGE.fullmatch(request.image):

@@ -49,9 +49,12 @@ def plan_image(state_dir: str) -> str:
 
 
 def remove_traces(mount_point: str, image: str | None) -> None:
-    """What stays in the host's file tree: an empty directory and the image."""
+    """What stays in the host's file tree: an empty directory, or file, and the image."""
     with contextlib.suppress(FileNotFoundError):
-        os.rmdir(mount_point)
+        try:
+            os.rmdir(mount_point)
+        except NotADirectoryError:
+            os.unlink(mount_point)
     if image is not None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(image)

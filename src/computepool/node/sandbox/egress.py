@@ -88,6 +88,9 @@ def open_gate(name: str, targets: Sequence[str], *, uid: int) -> Gate:
 def _keep_gate(network: str, targets: Sequence[str], *, uid: int, told_fd: int, parent: int) -> None:
     """The child's whole life."""
     try:
+        # Before the rights are gone: the interpreter may stand in a home that the job's user id cannot enter.
+        from computepool.node.sandbox.egress_gate import serve
+
         listener = _listen_in_new_network(network)
         os.setgroups([])
         os.setresgid(uid, uid, uid)
@@ -101,8 +104,6 @@ def _keep_gate(network: str, targets: Sequence[str], *, uid: int, told_fd: int, 
     try:
         os.write(told_fd, b"ready")
         os.close(told_fd)
-        from computepool.node.sandbox.egress_gate import serve
-
         serve(listener, tuple(targets))
     except BaseException as error:
         print(f"the gate failed: {error!r}", file=sys.stderr, flush=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread
 import contextlib
+import encodings.idna
 import ipaddress
 import re
 import signal
@@ -20,6 +22,8 @@ from computepool.node.sandbox.egress import (
     is_allowed,
 )
 
+# Looked for late, by asyncio and by name lookup, when there is no right to read them any more.
+PRELOADED = (concurrent.futures.thread, encodings.idna)
 REQUEST = re.compile(rb"CONNECT ([A-Za-z0-9._-]{1,253}):([0-9]{1,5}) HTTP/1\.[01]\r\n")
 
 

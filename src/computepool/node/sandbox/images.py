@@ -41,8 +41,9 @@ def ensure_image(backend: str, image: str) -> None:
 
 def _find_image(client: list[str], image: str) -> dict[str, object] | None:
     try:
-        return dict(json.loads(programs.ask([*client, "image", "inspect", "--format", "{{json .}}", image])))
-    except (SandboxRefused, ValueError):
+        (about,) = json.loads(programs.ask([*client, "image", "inspect", image]))
+        return dict(about)
+    except (SandboxRefused, ValueError, TypeError):
         return None
 
 
