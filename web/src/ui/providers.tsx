@@ -4,7 +4,7 @@
 import { QueryClient, QueryClientProvider, useQuery, useQueryClient } from "@tanstack/react-query";
 import { createContext, useCallback, useContext, useEffect, useMemo, useRef, useState, type ReactNode } from "react";
 import { HubError } from "@/lib/api/client";
-import { getAccount, getHub, type Account, type Job, type Node } from "@/lib/api/gateway";
+import { getAccount, getHub, getProfile, type Account, type Job, type Node, type Profile } from "@/lib/api/gateway";
 import { LiveStream, type LiveFrame, type LiveListener, type LiveStatus, type LiveWish } from "@/lib/live";
 
 const FRESH_SECONDS = 10;
@@ -54,6 +54,13 @@ async function findAccount(): Promise<Account | null> {
     if (error instanceof HubError && error.status === 401) return null;
     throw error;
   }
+}
+
+/** How others see whoever is signed in. */
+export function useProfile(): Profile | undefined {
+  const account = useAccount();
+  const { data } = useQuery({ queryKey: ["profile"], queryFn: getProfile, enabled: Boolean(account), staleTime: 60_000 });
+  return data;
 }
 
 export function useHub() {

@@ -6,8 +6,8 @@ import type { FromWire } from "./wire";
 
 type Wire = components["schemas"];
 export type Account = FromWire<Wire["Account"]>;
-export type Attempt = FromWire<Wire["TimelineAttempt"]>;
-export type Checkpoint = FromWire<Wire["CheckpointView"]>;
+type PlacedAttempt = FromWire<Wire["PlacedAttempt"]>;
+export type Attempt = PlacedAttempt["attempt"] & Omit<PlacedAttempt, "attempt">;
 export type Counts = FromWire<Wire["Counts"]>;
 export type Credits = FromWire<Wire["Credits"]>;
 export type Depth = FromWire<Wire["Depth"]>;
@@ -30,6 +30,7 @@ export type NetworkDetail = FromWire<Wire["NetworkDetail"]>;
 export type Node = FromWire<Wire["Node"]>;
 export type NodeState = Wire["NodeState"];
 export type OutputFile = FromWire<Wire["OutputFile"]>;
+export type Profile = FromWire<Wire["Profile"]>;
 export type Payout = FromWire<Wire["Payout"]>;
 export type PublicJob = FromWire<Wire["PublicJob"]>;
 export type Quote = FromWire<Wire["Quote"]>;
@@ -48,6 +49,11 @@ export type TransferLine = FromWire<Wire["TransferLine"]>;
 export type LeaderboardBy = Wire["Leaderboard"]["by"];
 export type LeaderboardPeriod = Wire["Leaderboard"]["period"];
 
+/** An attempt and its place in one row. */
+function flatten(page: FromWire<Wire["AttemptPage"]>): { attempts: Attempt[]; cursor: string | null } {
+  return { attempts: page.attempts.map(({ attempt, ...place }) => ({ ...place, ...attempt })), cursor: page.cursor };
+}
+
 type Page = { cursor?: string; limit?: number };
 
 // The hub and the grid, for everyone.
@@ -56,12 +62,14 @@ export const getMesh = () => read(client.GET("/v1/public/mesh"));
 export const listPublicJobs = (limit: number) => read(client.GET("/v1/public/jobs", { params: { query: { limit } } }));
 export const getLeaderboard = (query: { by: LeaderboardBy; period: LeaderboardPeriod; limit: number }) =>
   read(client.GET("/v1/leaderboard", { params: { query } }));
-export const unplug = (node_id: string, seconds: number) =>
-  read(client.POST("/v1/demo/nodes/{node_id}/unplug", { params: { path: { node_id } }, body: { seconds } }));
+export const unplug = (name: string, seconds: number) =>
+  read(client.POST("/v1/demo/nodes/{name}/unplug", { params: { path: { name } }, body: { seconds } }));
 
 // Who is here.
 export const getAccount = () => read(client.GET("/v1/accounts/me"));
-export const changeMe = (body: Asked<Wire["ChangeMe"]>) => read(client.PATCH("/v1/accounts/me", { body: body as Wire["ChangeMe"] }));
+export const getProfile = () => read(client.GET("/v1/accounts/me/profile"));
+export const changeProfile = (body: Asked<Wire["ChangeProfile"]>) =>
+  read(client.PATCH("/v1/accounts/me/profile", { body: body as Wire["ChangeProfile"] }));
 export const setPassword = (password: string) => read(client.PUT("/v1/accounts/me/password", { body: { password } }));
 export const signIn = (body: Asked<Wire["SignInRequest"]>) => read(client.POST("/v1/sign-in", { body: body as Wire["SignInRequest"] }));
 export const signUp = (body: Asked<Wire["SignUpRequest"]>) => read(client.POST("/v1/accounts", { body: body as Wire["SignUpRequest"] }));
@@ -82,7 +90,7 @@ export const getSpec = (job_id: string) => read(client.GET("/v1/jobs/{job_id}/sp
 export const getStrip = (job_id: string) =>
   read(client.GET("/v1/jobs/{job_id}/strip", { params: { path: { job_id } } }));
 export const listJobAttempts = (job_id: string, query: Page & { slice?: number }) =>
-  read(client.GET("/v1/jobs/{job_id}/attempts", { params: { path: { job_id }, query } }));
+  read(client.GET("/v1/jobs/{job_id}/attempts", { params: { path: { job_id }, query } })).then(flatten);
 export const listSlices = (job_id: string, query: { after?: number; limit?: number; state?: SliceState }) =>
   read(client.GET("/v1/jobs/{job_id}/slices", { params: { path: { job_id }, query } }));
 export const getSlice = (job_id: string, index: number) =>
@@ -106,7 +114,7 @@ export const getNode = (node_id: string) => read(client.GET("/v1/nodes/{node_id}
 export const getNodeWhy = (node_id: string) =>
   read(client.GET("/v1/nodes/{node_id}/why", { params: { path: { node_id } } }));
 export const listNodeAttempts = (node_id: string, query: Page) =>
-  read(client.GET("/v1/nodes/{node_id}/attempts", { params: { path: { node_id }, query } }));
+  read(client.GET("/v1/nodes/{node_id}/attempts", { params: { path: { node_id }, query } })).then(flatten);
 export const getNodeEarnings = (node_id: string, days: number) =>
   read(client.GET("/v1/nodes/{node_id}/earnings", { params: { path: { node_id }, query: { days } } }));
 export const setOffer = (node_id: string, body: SetOffer) =>
@@ -160,7 +168,7 @@ export const getNetwork = (network_id: string) =>
 export const listRuns = (query: Page & { network?: string }) => read(client.GET("/v1/runs", { params: { query } }));
 export const getRun = (run_id: string) => read(client.GET("/v1/runs/{run_id}", { params: { path: { run_id } } }));
 export const getRunFeed = (run_id: string, after: number) =>
-  read(client.GET("/v1/runs/{run_id}/feed", { params: { path: { run_id }, query: { after, limit: 500 } } }));
+  read(client.GET("/v1/runs/{run_id}/feed", { params: { path: { run_id }, query: { after } } }));
 export const listCheckpoints = (run_id: string) =>
   read(client.GET("/v1/runs/{run_id}/checkpoints", { params: { path: { run_id } } }));
 export const stopRun = (run_id: string) =>

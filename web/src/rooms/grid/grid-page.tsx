@@ -10,7 +10,7 @@ import { tierColour } from "@/lib/states";
 import { showCount, showDuration, showEnum, showFactor, showShare, showTier } from "@/lib/words";
 import { Ask, Block, Empty, Rows } from "@/ui/faces";
 import { Badge, Card, Choice, LinkButton, Price, ShareBar, Stat, Tier, Time } from "@/ui/parts";
-import { useAccount, useLive, usePoll } from "@/ui/providers";
+import { useAccount, useLive, usePoll, useProfile } from "@/ui/providers";
 import { Table } from "@/ui/table";
 import { applyDelta, startMesh, type MeshState } from "./mesh.model";
 import type { MeshView as View } from "./mesh-canvas";
@@ -192,7 +192,7 @@ const PERIOD: LeaderboardPeriod = "month";
 
 function Leaders() {
   const [by, setBy] = useState<LeaderboardBy>("earned");
-  const me = useAccount();
+  const me = useProfile();
   const board = useQuery({ queryKey: ["leaderboard", by], queryFn: () => getLeaderboard({ by, period: PERIOD, limit: 10 }), refetchInterval: 30_000 });
   return (
     <Card title="Leaderboard" note="this month" flush>
@@ -208,7 +208,6 @@ function Leaders() {
             columns={[
               { name: "#", cell: (row) => row.rank },
               { name: "Owner", cell: (row) => <span className={row.pseudonym === me?.pseudonym ? "font-semibold text-accent" : ""}>{row.pseudonym}{row.pseudonym === me?.pseudonym ? " (you)" : ""}</span> },
-              { name: "Nodes", right: true, cell: (row) => showCount(row.nodes) },
               { name: BY_NAMES[by], right: true, cell: (row) => showRank(by, row.value) },
             ]}
           />

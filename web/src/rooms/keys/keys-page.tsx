@@ -3,12 +3,12 @@
 
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState, type FormEvent } from "react";
-import { changeMe, createKey, listKeys, revokeKey, setPassword, type Account, type Key, type Role } from "@/lib/api/gateway";
+import { changeProfile, createKey, listKeys, revokeKey, setPassword, type Account, type Key, type Profile, type Role } from "@/lib/api/gateway";
 import { showBytes, showCount } from "@/lib/words";
 import { Confirm } from "@/ui/confirm";
-import { Ask, Empty, Room } from "@/ui/faces";
+import { Ask, Block, Empty, Room } from "@/ui/faces";
 import { Badge, Button, Card, CopyBox, Field, Page, Stat, Time } from "@/ui/parts";
-import { useAccount } from "@/ui/providers";
+import { useAccount, useProfile } from "@/ui/providers";
 import { Table, type Column } from "@/ui/table";
 import { complain, say } from "@/ui/toasts";
 
@@ -31,12 +31,13 @@ export function KeysPage() {
 
 function Rooms() {
   const account = useAccount();
+  const profile = useProfile();
   if (!account) return null;
   return (
     <div className="grid gap-6">
       <Keys account={account} />
       <div className="grid items-start gap-6 xl:grid-cols-2">
-        <Public account={account} />
+        {profile ? <Public profile={profile} /> : <Block className="h-64" />}
         <div className="grid gap-6">
           <Password />
           <Card title="Limits">
@@ -138,13 +139,14 @@ function NewKey({ account, onMade }: { account: Account; onMade: () => void }) {
   );
 }
 
-function Public({ account }: { account: Account }) {
+function Public({ profile }: { profile: Profile }) {
   const queries = useQueryClient();
-  const [pseudonym, setPseudonym] = useState(account.pseudonym);
+  const [pseudonym, setPseudonym] = useState(profile.pseudonym);
   const change = useMutation({
-    mutationFn: changeMe,
+    mutationFn: changeProfile,
     onSuccess: (changed) => {
-      queries.setQueryData(["me"], changed);
+      queries.setQueryData(["profile"], changed);
+      setPseudonym(changed.pseudonym);
       say("Saved.");
     },
     onError: complain,
@@ -153,13 +155,13 @@ function Public({ account }: { account: Account }) {
     <Card title="How others see you">
       <form className="grid gap-4" onSubmit={(event: FormEvent) => { event.preventDefault(); change.mutate({ pseudonym }); }}>
         <Field label="Pseudonym" hint="Stands on the leaderboard instead of your name">{(props) => <input {...props} value={pseudonym} maxLength={40} onChange={(event) => setPseudonym(event.target.value)} />}</Field>
-        <div><Button type="submit" disabled={change.isPending || pseudonym === account.pseudonym}>Save the pseudonym</Button></div>
+        <div><Button type="submit" disabled={change.isPending || pseudonym === profile.pseudonym}>Save the pseudonym</Button></div>
         <label className="flex items-center gap-2">
-          <input type="checkbox" className="size-4 accent-[var(--accent)]" checked={account.on_leaderboard} onChange={(event) => change.mutate({ on_leaderboard: event.target.checked })} />
+          <input type="checkbox" className="size-4 accent-[var(--accent)]" checked={profile.on_leaderboard} onChange={(event) => change.mutate({ on_leaderboard: event.target.checked })} />
           Show me on the leaderboard
         </label>
         <label className="flex items-center gap-2">
-          <input type="checkbox" className="size-4 accent-[var(--accent)]" checked={account.shows_titles} onChange={(event) => change.mutate({ shows_titles: event.target.checked })} />
+          <input type="checkbox" className="size-4 accent-[var(--accent)]" checked={profile.shows_titles} onChange={(event) => change.mutate({ shows_titles: event.target.checked })} />
           Show titles of my jobs on the front page
         </label>
       </form>

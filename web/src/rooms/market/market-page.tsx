@@ -112,15 +112,15 @@ function DepthCard({ spot }: { spot: Spot }) {
   const depth = useQuery({ queryKey: ["market", "depth", spot.tier, spot.region], queryFn: () => getDepth(spot.tier, spot.region), placeholderData: keepPreviousData, refetchInterval: 15_000 });
   return (
     <Card title="Depth" note="slots offered at a price or below, slices that would pay it or more">
-      <Ask query={depth} loading={<Block className="aspect-[800/200]" />} isEmpty={(found) => !found.offers.length && !found.bids.length} empty={<Empty title="Nothing is offered or asked for" />}>
+      <Ask query={depth} loading={<Block className="aspect-[800/200]" />} isEmpty={(found) => !found.asks.length && !found.bids.length} empty={<Empty title="Nothing is offered or asked for" />}>
         {(found) => (
           <LineChart
             label="Depth of offers and bids by price"
             height={200}
             from={0}
             series={stack(
-              found.offers.map((offer) => ({ price: toPlot(offer.price_microcredits_per_hour), count: offer.slots })),
-              found.bids.map((bid) => ({ price: toPlot(bid.price_microcredits_per_hour), count: bid.slices })),
+              found.asks.map(toLevel),
+              found.bids.map(toLevel),
               toPlot(spot.spot_microcredits_per_hour),
             )}
             marks={[{ x: toPlot(spot.spot_microcredits_per_hour), label: "Spot", colour: "var(--soft)" }]}
@@ -131,6 +131,10 @@ function DepthCard({ spot }: { spot: Spot }) {
       </Ask>
     </Card>
   );
+}
+
+function toLevel(step: { price_microcredits_per_hour: bigint | null; count: number }) {
+  return { price: step.price_microcredits_per_hour === null ? null : toPlot(step.price_microcredits_per_hour), count: step.count };
 }
 
 function EarningsCard() {

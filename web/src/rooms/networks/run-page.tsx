@@ -194,8 +194,8 @@ function Seats({ detail }: { detail: RunDetail }) {
           keyOf={(seat) => seat.seat}
           columns={[
             { name: "Seat", cell: (seat) => seat.seat },
-            { name: "Node", cell: (seat) => seat.node_name ?? (seat.node_id ? showId(seat.node_id) : "a stranger's") },
-            { name: "Country", cell: (seat) => seat.country ?? "not told" },
+            { name: "Node", cell: (seat) => (seat.node_id ? showId(seat.node_id) : "nobody yet") },
+            { name: "Computes like", wide: true, cell: (seat) => <span className="text-sm text-soft">{seat.numeric_class}</span> },
             { name: "VNodes", right: true, cell: (seat) => showCount(detail.placements.filter((each) => each.seat === seat.seat).length) },
           ]}
         />

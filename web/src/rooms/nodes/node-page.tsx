@@ -186,9 +186,8 @@ function Earned({ node }: { node: Node }) {
       <Ask query={earned} loading={<Block className="h-56" />}>
         {(found) => (
           <div className="grid gap-4">
-            <dl className="grid grid-cols-2 gap-4">
-              <Stat name="Held back for now" value={<Amount of={found.pending_microcredits} />} />
-              <Stat name="Yours to spend" value={<Amount of={found.released_microcredits} />} />
+            <dl>
+              <Stat name="In all" value={<Amount of={found.earned_microcredits} exact />} />
             </dl>
             <Bars label="Earned by day" bars={found.days.map((day) => ({ name: day.day, value: toPlot(day.earned_microcredits), title: `${day.day}: ${showCredits(day.earned_microcredits)} credits in ${showDuration(day.seconds)}` }))} />
           </div>

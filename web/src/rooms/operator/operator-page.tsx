@@ -5,10 +5,10 @@ import { useQuery } from "@tanstack/react-query";
 import dynamic from "next/dynamic";
 import { useState } from "react";
 import { getHistory, getOverview } from "@/lib/api/gateway";
-import { showCount } from "@/lib/words";
+import { countOf, showCount } from "@/lib/words";
 import { LineChart } from "@/ui/charts";
 import { Ask, Block, Empty, Room } from "@/ui/faces";
-import { Badge, Card, Choice, LinkButton, Page, Stat, Time } from "@/ui/parts";
+import { Badge, Card, Choice, LinkButton, Page, Stat } from "@/ui/parts";
 import { useAccount, usePoll } from "@/ui/providers";
 
 const Accounts = dynamic(() => import("./accounts"), { ssr: false, loading: () => <Block className="h-64" /> });
@@ -51,14 +51,14 @@ function Health() {
               <Badge tone={found.database_ms < 100 ? "ok" : "wait"}>database {found.database_ms.toFixed(1)} ms</Badge>
               <Badge tone={found.feed.watermark_seconds < 5 ? "ok" : "wait"}>feed {found.feed.watermark_seconds.toFixed(1)} s behind</Badge>
               <span className="text-soft">
-                version {found.version}, {found.hubs} {found.hubs === 1 ? "hub" : "hubs"}, up <Time at={found.started_at} />, {showCount(found.feed.viewers)} watching
+                version {found.version}, {countOf(found.hub_processes, "hub process", "hub processes")}, {showCount(found.feed.viewers)} watching
               </span>
             </p>
             <dl className="grid grid-cols-2 gap-4 sm:grid-cols-4 xl:grid-cols-8">
               <Stat name="Nodes online" value={showCount(found.counts.nodes_online)} unit={`of ${showCount(found.counts.nodes)}`} />
               <Stat name="Slots busy" value={showCount(found.counts.busy_slots)} unit={`of ${showCount(found.counts.slots)}`} />
               <Stat name="Slices queued" value={showCount(found.counts.slices_queued)} />
-              <Stat name="Jobs unfinished" value={showCount(found.jobs_unfinished)} />
+              <Stat name="Jobs running" value={showCount(found.counts.jobs_running)} />
               <Stat name="Accounts" value={showCount(found.accounts)} note={found.accounts_suspended ? `${found.accounts_suspended} suspended` : null} />
               <Stat name="Payouts to decide" value={showCount(found.payouts_waiting)} />
               <Stat name="Disputes open" value={showCount(found.disputes_open)} />
@@ -87,7 +87,7 @@ function Charts() {
           return (
             <div className="grid gap-6 xl:grid-cols-2">
               <LineChart label="Slots, and slots that are busy" from={0} showX={showX} showY={showY} series={[{ name: "Slots", colour: "var(--idle)", step: true, points: at((point) => point.slots) }, { name: "Busy", colour: "var(--busy)", step: true, area: true, points: at((point) => point.busy_slots) }, { name: "Nodes online", colour: "var(--accent)", step: true, points: at((point) => point.nodes_online) }]} />
-              <LineChart label="Slices that wait" from={0} showX={showX} showY={showY} series={[{ name: "Slices queued", colour: "var(--wait)", step: true, area: true, points: at((point) => point.slices_queued) }, { name: "Attempts running", colour: "var(--busy)", step: true, points: at((point) => point.attempts_live) }]} />
+              <LineChart label="Slices that wait" from={0} showX={showX} showY={showY} series={[{ name: "Slices queued", colour: "var(--wait)", step: true, area: true, points: at((point) => point.slices_queued) }]} />
             </div>
           );
         }}
