@@ -21,11 +21,11 @@ export interface Mark {
 const WIDTH = 800;
 const PAD = { left: 52, right: 12, top: 12, bottom: 26 };
 
-export function LineChart({ label, series, marks = [], height = 240, showX, showY, log = false, from }: { label: string; series: Series[]; marks?: Mark[]; height?: number; showX: (x: number) => string; showY: (y: number) => string; log?: boolean; from?: number }) {
+export function LineChart({ label, series, marks = [], height = 240, showX, showY, log = false, whole = false, from }: { label: string; series: Series[]; marks?: Mark[]; height?: number; showX: (x: number) => string; showY: (y: number) => string; log?: boolean; whole?: boolean; from?: number }) {
   const id = useId();
   const box = useRef<SVGSVGElement>(null);
   const [pointer, setPointer] = useState<number | null>(null);
-  const scale = useMemo(() => makeScale(series, marks, height, log, from), [series, marks, height, log, from]);
+  const scale = useMemo(() => makeScale(series, marks, height, log, whole, from), [series, marks, height, log, whole, from]);
   const point = (event: PointerEvent) => {
     const edge = box.current?.getBoundingClientRect();
     if (edge) setPointer(scale.unx(((event.clientX - edge.left) / edge.width) * WIDTH));
@@ -96,7 +96,7 @@ interface Scale {
   ys: number[];
 }
 
-function makeScale(series: Series[], marks: Mark[], height: number, log: boolean, from?: number): Scale {
+function makeScale(series: Series[], marks: Mark[], height: number, log: boolean, whole: boolean, from?: number): Scale {
   const xs = [...series.flatMap((each) => each.points.map((point) => point.x)), ...marks.map((mark) => mark.x)];
   const ys = series.flatMap((each) => each.points.map((point) => point.y)).filter((y) => !log || y > 0);
   const [x0, x1] = [least(xs, 0), most(xs, 1)];
@@ -104,7 +104,7 @@ function makeScale(series: Series[], marks: Mark[], height: number, log: boolean
   const low = turn(from !== undefined && !log ? Math.min(from, least(ys, 0)) : least(ys, log ? 1 : 0));
   const high = turn(most(ys, log ? 10 : 1));
   const spread = high - low || Math.abs(high) || 1;
-  const ticks = log ? [0, 1, 2, 3, 4].map((part) => 10 ** (low + (spread * part) / 4)) : niceTicks(low, low + spread);
+  const ticks = log ? [0, 1, 2, 3, 4].map((part) => 10 ** (low + (spread * part) / 4)) : niceTicks(low, low + spread, whole);
   const [bottom, top] = log ? [low, low + spread] : [ticks[0] ?? low, ticks[ticks.length - 1] ?? high];
   const across = WIDTH - PAD.left - PAD.right;
   const up = height - PAD.top - PAD.bottom;
@@ -118,10 +118,10 @@ function makeScale(series: Series[], marks: Mark[], height: number, log: boolean
   };
 }
 
-function niceTicks(low: number, high: number): number[] {
-  const rough = (high - low) / 4;
+function niceTicks(low: number, high: number, whole: boolean): number[] {
+  const rough = whole ? Math.max(1, (high - low) / 4) : (high - low) / 4;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((each) => each * power).find((each) => each >= rough) ?? rough;
+  const step = (whole ? [1, 2, 5, 10] : [1, 2, 2.5, 5, 10]).map((each) => each * power).find((each) => each >= rough) ?? rough;
   const ticks = [];
   for (let tick = Math.floor(low / step) * step; tick < high + step * 0.999; tick += step) ticks.push(Number(tick.toPrecision(10)));
   return ticks;

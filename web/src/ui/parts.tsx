@@ -67,7 +67,7 @@ export function Stat({ name, value, unit, note, big = false }: { name: ReactNode
 export function Badge({ state, tone, children }: { state?: string; tone?: Tone; children?: ReactNode }) {
   const chosen = tone ?? toneOf(state ?? "");
   return (
-    <span className={`inline-flex items-center gap-1.5 rounded-full px-2 py-0.5 text-sm font-medium whitespace-nowrap ${TONE_TEXT[chosen]}`}>
+    <span className={`inline-flex items-center gap-1.5 rounded-full px-2 align-middle py-0.5 text-sm font-medium whitespace-nowrap ${TONE_TEXT[chosen]}`}>
       <span aria-hidden className={`size-1.5 rounded-full bg-current ${chosen === "busy" ? "alive" : ""}`} />
       {children ?? showEnum(state ?? "")}
     </span>
@@ -156,7 +156,7 @@ export function Field({ label, hint, error, children }: { label: string; hint?: 
 /** A row of choices of which one holds. */
 export function Choice<T extends string>({ label, value, options, onChange, show = showEnum }: { label: string; value: T; options: readonly T[]; onChange: (value: T) => void; show?: (value: T) => string }) {
   return (
-    <div role="group" aria-label={label} className="inline-flex flex-wrap gap-1 rounded-lg border border-line bg-raised p-0.5">
+    <div role="group" aria-label={label} className="inline-flex w-fit flex-wrap gap-1 rounded-lg border border-line bg-raised p-0.5">
       {options.map((option) => (
         <button
           key={option}

@@ -141,7 +141,7 @@ export const getDepth = (tier: string, region: string) =>
 // Wallet.
 export const getCredits = () => read(client.GET("/v1/credits"));
 export const listHolds = (query: Page) => read(client.GET("/v1/credits/holds", { params: { query } }));
-export const getStatement = (query: Page) =>
+export const getStatement = (query: Page & { from?: string }) =>
   read(client.GET("/v1/credits/statement", { params: { query: { ...query, format: "json" } } }));
 export const pathOfStatement = "/v1/credits/statement?format=csv";
 export const listTopUps = (query: Page) => read(client.GET("/v1/credits/top-ups", { params: { query } }));

@@ -7,7 +7,7 @@ import { useCallback, useEffect, useRef, useState } from "react";
 import { getLeaderboard, getMesh, getSpots, listPublicJobs, type Counts, type LeaderboardBy, type LeaderboardPeriod } from "@/lib/api/gateway";
 import { showCreditsShort } from "@/lib/money";
 import { tierColour } from "@/lib/states";
-import { showCount, showDuration, showEnum, showFactor, showShare, showTier } from "@/lib/words";
+import { countOf, showCount, showDuration, showEnum, showFactor, showShare, showTier } from "@/lib/words";
 import { Ask, Block, Empty, Rows } from "@/ui/faces";
 import { Badge, Card, Choice, LinkButton, Price, ShareBar, Stat, Tier, Time } from "@/ui/parts";
 import { useAccount, useLive, usePoll, useProfile } from "@/ui/providers";
@@ -129,7 +129,7 @@ function TierLegend({ counts }: { counts: Counts | null }) {
       <ul className="flex flex-wrap gap-x-5 gap-y-1 text-sm">
         {tiers.map(([tier, count]) => (
           <li key={tier} className="figure">
-            <Tier tier={tier} /> <span className="text-soft">{showCount(count.slots)} slots, {showCount(count.busy)} at work</span>
+            <Tier tier={tier} /> <span className="text-soft">{countOf(count.slots, "slot")}, {showCount(count.busy)} at work</span>
           </li>
         ))}
         {counts && !tiers.length ? <li className="text-soft">No node is online yet. The first one could be yours.</li> : null}
@@ -153,7 +153,7 @@ function RecentJobs() {
               { name: "Job", cell: (job) => <span className="block max-w-48 truncate">{job.title ?? <span className="text-soft">{showEnum(job.kind)} job</span>}</span> },
               { name: "State", cell: (job) => <Badge state={job.state} /> },
               { name: "Slices", right: true, cell: (job) => `${showCount(job.succeeded)} / ${showCount(job.slice_count)}` },
-              { name: "Since", right: true, cell: (job) => <Time at={job.created_at} /> },
+              { name: "Since", right: true, wide: true, cell: (job) => <Time at={job.created_at} /> },
             ]}
           />
         )}
@@ -167,17 +167,17 @@ function SpotPrices() {
   const spots = useQuery({ queryKey: ["market", "spot"], queryFn: getSpots, refetchInterval: poll });
   return (
     <Card title="Spot prices" note="per hour of a slot" flush action={<LinkButton look="quiet" href="/market/">Market</LinkButton>}>
-      <Ask query={spots} isEmpty={(page) => !page.spots.length} empty={<Empty title="No prices yet">Prices appear with the first nodes.</Empty>}>
+      <Ask query={spots} isEmpty={(page) => !page.spots.length} empty={<Empty title="No prices yet">The market sets them with its first tick.</Empty>}>
         {(page) => (
           <Table
             label="Spot prices"
-            rows={page.spots.slice(0, 10)}
+            rows={page.spots.slice(0, 8)}
             keyOf={(spot) => `${spot.tier} ${spot.region}`}
             columns={[
               { name: "Tier", cell: (spot) => <Tier tier={spot.tier} /> },
               { name: "Region", cell: (spot) => spot.region },
               { name: "Spot", right: true, cell: (spot) => <Price of={spot.spot_microcredits_per_hour} /> },
-              { name: "Surge", right: true, cell: (spot) => showFactor(spot.surge_ppm) },
+              { name: "Surge", right: true, wide: true, cell: (spot) => showFactor(spot.surge_ppm) },
             ]}
           />
         )}

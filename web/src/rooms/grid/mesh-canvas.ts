@@ -154,8 +154,10 @@ export class MeshCanvas {
     context.setTransform(this.density, 0, 0, this.density, 0, 0);
     context.clearRect(0, 0, this.width, this.height);
     context.fillStyle = this.resolved("--land-dot");
+    // The projection fits the inhabited world, and a tall page has room below it.
+    const bottom = Math.min(this.height, (this.project([0, -57]) ?? [0, this.height])[1]);
     const step = Math.max(4.5, Math.min(LAND_STEP, this.width / 170));
-    for (let row = 0, y = 3; y < this.height; row += 1, y += step) {
+    for (let row = 0, y = 3; y < bottom; row += 1, y += step) {
       for (let x = row % 2 ? 3 + step / 2 : 3; x < this.width; x += step) {
         if ((pixels[(Math.floor(y) * mask.width + Math.floor(x)) * 4 + 3] ?? 0) < 128) continue;
         context.beginPath();
@@ -255,9 +257,9 @@ export class MeshCanvas {
   }
 
   private drawLines(context: CanvasRenderingContext2D): void {
-    context.lineWidth = 1;
+    context.lineWidth = this.curves.length > 60 ? 1 : 1.6;
     context.strokeStyle = this.resolved("--busy");
-    context.globalAlpha = 0.35;
+    context.globalAlpha = this.curves.length > 60 ? 0.3 : 0.55;
     context.beginPath();
     for (const curve of this.curves) trace(context, this.ends(curve));
     context.stroke();
@@ -337,7 +339,7 @@ export class MeshCanvas {
   private ringStamps(): HTMLCanvasElement[] {
     if (this.rings.length) return this.rings;
     const colour = this.resolved("--busy");
-    const reach = this.dots.length > 800 ? 7 : 14;
+    const reach = this.dots.length > 800 ? 7 : this.dots.length > 100 ? 14 : 24;
     this.rings = Array.from({ length: PULSE_STEPS }, (_, step) =>
       this.makeStamp(reach + 2, (context, centre) => {
         const age = step / PULSE_STEPS;
@@ -353,10 +355,10 @@ export class MeshCanvas {
   }
 
   private sparkStamp(): HTMLCanvasElement {
-    this.spark ??= this.makeStamp(3, (context, centre) => {
+    this.spark ??= this.makeStamp(4, (context, centre) => {
       context.fillStyle = this.resolved("--busy");
       context.beginPath();
-      context.arc(centre, centre, 2, 0, 2 * Math.PI);
+      context.arc(centre, centre, this.curves.length > 60 ? 1.8 : 2.8, 0, 2 * Math.PI);
       context.fill();
     });
     return this.spark;

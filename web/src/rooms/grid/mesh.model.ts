@@ -40,7 +40,7 @@ export function sunflower(index: number, spacing: number): Point {
 /** Radius of a node's dot in CSS pixels: by the logarithm of its speed, smaller where the map is crowded. */
 export function dotRadius(speedTflops: number | null, nodeCount: number): number {
   const speed = Math.max(0, Math.min(1, Math.log10(1 + (speedTflops ?? 0)) / 2.1));
-  const room = nodeCount > 4000 ? 0.5 : nodeCount > 800 ? 0.7 : nodeCount > 100 ? 0.9 : 1.3;
+  const room = nodeCount > 4000 ? 0.5 : nodeCount > 800 ? 0.75 : nodeCount > 100 ? 1.1 : 1.7;
   return (2.4 + 3.2 * speed) * room;
 }
 

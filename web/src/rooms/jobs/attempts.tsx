@@ -23,7 +23,7 @@ export function Attempts({ job, onSlice }: { job: Job; onSlice: (slice: number) 
     refetchInterval: poll,
   });
   return (
-    <Card title="Attempts" note="newest first" flush>
+    <Card title="Attempts" note="by slice" flush>
       <Paged query={attempts} itemsOf={(page) => page.attempts} empty={<Empty title="Nothing has been tried yet">An attempt begins when a machine takes a slice.</Empty>}>
         {(items) => <Timeline items={items} onSlice={onSlice} />}
       </Paged>

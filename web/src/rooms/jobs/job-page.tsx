@@ -109,7 +109,7 @@ function Took({ job }: { job: Job }) {
 function Wishes({ job }: { job: Job }) {
   const { requirements: asked } = job;
   const rows: [string, React.ReactNode][] = [
-    ["Machine", asked.gpu ? `a GPU with ${showBytes(asked.vram_bytes)} of memory or more` : "any, with or without a GPU"],
+    ["Machine", asked.vram_bytes ? `a GPU with ${showBytes(asked.vram_bytes)} of memory or more` : asked.gpu ? "any GPU" : "any, with or without a GPU"],
     ["Cores, RAM, disk", `${asked.cores}, ${showBytes(asked.ram_bytes)}, ${showBytes(asked.disk_bytes)}`],
     ["Tiers", asked.tiers.length ? asked.tiers.map(showTier).join(", ") : "any"],
     ["Regions", asked.regions.length ? asked.regions.join(", ") : "any"],

@@ -8,8 +8,8 @@ import { toPlot } from "@/lib/money";
 import { countOf, showCount, showDuration, showFactor, showShare, showTier } from "@/lib/words";
 import { LineChart } from "@/ui/charts";
 import { Ask, Block, Empty } from "@/ui/faces";
-import { Amount, Badge, Card, Choice, Field, Page, Price, Stat, Tier } from "@/ui/parts";
-import { usePoll } from "@/ui/providers";
+import { Amount, Badge, Card, Choice, Field, LinkButton, Page, Price, Stat, Tier } from "@/ui/parts";
+import { useAccount, usePoll } from "@/ui/providers";
 import { Table } from "@/ui/table";
 import { stack } from "./depth.model";
 
@@ -21,7 +21,7 @@ export function MarketPage() {
   const spots = useQuery({ queryKey: ["market", "spot"], queryFn: getSpots, refetchInterval: poll || 15_000 });
   return (
     <Page title="Market" lead="Spot follows supply and demand, in public. A job pays spot, never above its ceiling and never below an owner's floor.">
-      <Ask query={spots} loading={<Block className="h-96" />} isEmpty={(page) => !page.spots.length} empty={<Card><Empty title="No prices yet">They appear with the first nodes.</Empty></Card>}>
+      <Ask query={spots} loading={<Block className="h-96" />} isEmpty={(page) => !page.spots.length} empty={<Card><Empty title="No prices yet">The market sets them with its first tick after nodes have come.</Empty></Card>}>
         {(page) => <Buckets spots={page.spots} />}
       </Ask>
       <div className="mt-6 grid gap-6">
@@ -118,6 +118,7 @@ function DepthCard({ spot }: { spot: Spot }) {
             label="Depth of offers and bids by price"
             height={200}
             from={0}
+            whole
             series={stack(
               found.asks.map(toLevel),
               found.bids.map(toLevel),
@@ -142,7 +143,8 @@ function EarningsCard() {
   const [tier, setTier] = useState("");
   const card = useQuery({ queryKey: ["market", "rate-card"], queryFn: getRateCard, staleTime: 300_000 });
   const asked = { tier: tier || undefined, country: /^[a-z]{2}$/i.test(country) ? country.toUpperCase() : undefined };
-  const earnings = useQuery({ queryKey: ["market", "earnings", asked], queryFn: () => getEarnings(asked), placeholderData: keepPreviousData });
+  const account = useAccount();
+  const earnings = useQuery({ queryKey: ["market", "earnings", asked], queryFn: () => getEarnings(asked), enabled: Boolean(account), placeholderData: keepPreviousData });
   return (
     <Card title="What a machine would earn" note="from the last day, and no promise">
       <div className="mb-4 grid max-w-xl gap-4 sm:grid-cols-2">
@@ -160,6 +162,11 @@ function EarningsCard() {
         </Field>
         <Field label="Country" hint="Two letters, such as IN">{(props) => <input {...props} maxLength={2} value={country} onChange={(event) => setCountry(event.target.value)} />}</Field>
       </div>
+      {account === null ? (
+        <p className="flex flex-wrap items-center gap-3 text-soft">
+          An estimate is for people with an account. <LinkButton href="/sign-in/">Sign in</LinkButton>
+        </p>
+      ) : (
       <Ask query={earnings} isEmpty={(found) => !found.tiers.length} empty={<Empty title="No figures" />}>
         {(found) => (
           <div className="grid gap-6 xl:grid-cols-2">
@@ -194,6 +201,7 @@ function EarningsCard() {
           </div>
         )}
       </Ask>
+      )}
     </Card>
   );
 }
@@ -224,7 +232,7 @@ function RateCardCard() {
               {Object.entries(found.regions).map(([region, terms]) => (
                 <li key={region} className="figure flex justify-between gap-4">
                   <span>
-                    {region} <span className="text-sm text-soft">{countOf(terms.countries.length, "country", "countries")}, cash out from <Amount of={terms.cash_out_min_microcredits} /></span>
+                    {region} <span className="text-sm text-soft">{terms.countries.length ? countOf(terms.countries.length, "country", "countries") : "all others"}, cash out from <Amount of={terms.cash_out_min_microcredits} /></span>
                   </span>
                   {showFactor(terms.multiplier_ppm)}
                 </li>

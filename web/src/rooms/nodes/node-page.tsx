@@ -16,7 +16,7 @@ import { Table, type Column } from "@/ui/table";
 import { complain, say } from "@/ui/toasts";
 import { useIdParam } from "@/ui/use-query-param";
 import { Ending } from "../jobs/attempts";
-import { standingOf } from "./node.model";
+import { fillDays, standingOf } from "./node.model";
 
 const OfferForm = dynamic(() => import("./offer-form"), { ssr: false, loading: () => <Block className="h-64" /> });
 const DAYS = 30;
@@ -157,7 +157,7 @@ function WhyIdle({ node }: { node: Node }) {
               <ul className="grid gap-1 text-sm">
                 {found.gates.map((gate) => (
                   <li key={gate.gate}>
-                    {countOf(gate.slice_count, "slice")} wait for another {showEnum(gate.gate)}
+                    {showEnum(gate.gate)}: {countOf(gate.slice_count, "slice")} {gate.slice_count === 1 ? "asks" : "ask"} for something else
                   </li>
                 ))}
               </ul>
@@ -189,7 +189,7 @@ function Earned({ node }: { node: Node }) {
             <dl>
               <Stat name="In all" value={<Amount of={found.earned_microcredits} exact />} />
             </dl>
-            <Bars label="Earned by day" bars={found.days.map((day) => ({ name: day.day, value: toPlot(day.earned_microcredits), title: `${day.day}: ${showCredits(day.earned_microcredits)} credits in ${showDuration(day.seconds)}` }))} />
+            <Bars label="Earned by day" bars={fillDays(found.days, DAYS, new Date()).map((day) => ({ name: day.day, value: toPlot(day.earned_microcredits), title: `${day.day}: ${showCredits(day.earned_microcredits)} credits in ${showDuration(day.seconds)}` }))} />
           </div>
         )}
       </Ask>

@@ -86,8 +86,8 @@ function Charts() {
           const at = (pick: (point: (typeof points)[number]) => number) => points.map((point) => ({ x: point.at.getTime(), y: pick(point) }));
           return (
             <div className="grid gap-6 xl:grid-cols-2">
-              <LineChart label="Slots, and slots that are busy" from={0} showX={showX} showY={showY} series={[{ name: "Slots", colour: "var(--idle)", step: true, points: at((point) => point.slots) }, { name: "Busy", colour: "var(--busy)", step: true, area: true, points: at((point) => point.busy_slots) }, { name: "Nodes online", colour: "var(--accent)", step: true, points: at((point) => point.nodes_online) }]} />
-              <LineChart label="Slices that wait" from={0} showX={showX} showY={showY} series={[{ name: "Slices queued", colour: "var(--wait)", step: true, area: true, points: at((point) => point.slices_queued) }]} />
+              <LineChart label="Slots, and slots that are busy" from={0} whole showX={showX} showY={showY} series={[{ name: "Slots", colour: "var(--idle)", step: true, points: at((point) => point.slots) }, { name: "Busy", colour: "var(--busy)", step: true, area: true, points: at((point) => point.busy_slots) }, { name: "Nodes online", colour: "var(--accent)", step: true, points: at((point) => point.nodes_online) }]} />
+              <LineChart label="Slices that wait" from={0} whole showX={showX} showY={showY} series={[{ name: "Slices queued", colour: "var(--wait)", step: true, area: true, points: at((point) => point.slices_queued) }]} />
             </div>
           );
         }}

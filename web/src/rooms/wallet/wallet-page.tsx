@@ -9,7 +9,7 @@ import { parseCredits, showCash, showCredits, toWire } from "@/lib/money";
 import { showEnum } from "@/lib/words";
 import { Ask, Block, Empty, Room, Rows } from "@/ui/faces";
 import { Paged } from "@/ui/pages";
-import { Amount, Badge, Button, Card, Field, Page, Stat, Time } from "@/ui/parts";
+import { Amount, Badge, Button, Card, Choice, Field, Page, Stat, Time } from "@/ui/parts";
 import { usePoll } from "@/ui/providers";
 import { Table, type Column } from "@/ui/table";
 import { complain, say } from "@/ui/toasts";
@@ -285,18 +285,39 @@ const LINES: Column<TransferLine>[] = [
   { name: "When", right: true, cell: (line) => <Time at={line.at} /> },
 ];
 
+const PERIODS = ["1", "7", "30"] as const;
+const PERIOD_NAMES = { "1": "Day", "7": "Week", "30": "Month" };
+
 function Statement() {
+  const [days, setDays] = useState<(typeof PERIODS)[number]>("7");
   const statement = useInfiniteQuery({
-    queryKey: ["credits", "statement"],
-    queryFn: ({ pageParam }) => getStatement({ limit: 50, cursor: pageParam }),
+    queryKey: ["credits", "statement", days],
+    queryFn: ({ pageParam }) => getStatement({ limit: 50, cursor: pageParam, from: startOf(Number(days)) }),
     initialPageParam: undefined as string | undefined,
     getNextPageParam: (page) => page.cursor ?? undefined,
   });
   return (
-    <Card title="Statement" flush action={<a href={pathOfStatement} download className="text-sm text-accent underline">As CSV</a>}>
+    <Card
+      title="Statement"
+      note="oldest first"
+      flush
+      action={
+        <span className="flex items-center gap-4">
+          <a href={pathOfStatement} download className="text-sm text-accent underline">
+            As CSV
+          </a>
+          <Choice label="Period" value={days} options={PERIODS} onChange={setDays} show={(each) => PERIOD_NAMES[each]} />
+        </span>
+      }
+    >
       <Paged query={statement} itemsOf={(page) => page.lines} empty={<Empty title="Nothing has moved yet" />}>
         {(items) => <Table label="Statement" rows={items} keyOf={(line) => String(line.id)} columns={LINES} />}
       </Paged>
     </Card>
   );
+}
+
+/** Whole days, so that asking again gives the same page. */
+function startOf(days: number): string {
+  return new Date(Date.now() - (days - 1) * 86_400_000).toISOString().slice(0, 10);
 }
