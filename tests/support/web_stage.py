@@ -157,10 +157,18 @@ def visit(
     context.close()
 
 
+def wait_until(page: Page, condition: str, *, seconds: float = 20.0) -> None:
+    """Asked from outside: the page's policy refuses to evaluate strings, and so playwright's own way."""
+    deadline = time.monotonic() + seconds
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, f"still not so after {seconds:.0f} s: {condition}"
+        page.wait_for_timeout(50)
+
+
 def await_quiet(page: Page) -> None:
     """Until nothing on the page is loading any more."""
     page.wait_for_selector("h1")
-    page.wait_for_function("!document.querySelector('.skeleton')")
+    wait_until(page, "!document.querySelector('.skeleton')")
 
 
 def list_pages(stage: WebStage) -> dict[str, tuple[str, Person | None]]:

@@ -23,6 +23,10 @@ def stage(postgres) -> Iterator[WebStage]:
 
 @pytest.fixture(scope="session")
 def browser(stage: WebStage):
+    from playwright.sync_api import expect
+
+    # A loaded machine is slow, and no test is about that.
+    expect.set_options(timeout=20_000)
     with open_browser() as found:
         yield found
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import time
 
 from playwright.sync_api import expect
 
-from tests.support.web_stage import await_quiet
+from tests.support.web_stage import await_quiet, wait_until
 
 SLOW = """
 import time
@@ -56,7 +55,7 @@ def test_a_job_is_quoted_submitted_watched_and_read(stage, visitor) -> None:
     expect(quote).not_to_have_text(before)
     page.get_by_label("Name", exact=True).fill("from the browser")
     page.get_by_label("Script").fill(SLOW)
-    expect(page.get_by_label("command")).to_contain_text("computepool run --name 'from the browser' --slices 2")
+    expect(page.get_by_label("command", exact=True)).to_contain_text("computepool run --name 'from the browser' --slices 2")
     page.get_by_role("button", name="Submit 2 slices").click()
     page.wait_for_url(re.compile(r"/job/\?id="))
     # Nobody reloads: the stream brings it.
@@ -64,9 +63,7 @@ def test_a_job_is_quoted_submitted_watched_and_read(stage, visitor) -> None:
     log = page.get_by_test_id("log")
     expect(log).to_contain_text("line 3")
     seen = log.inner_text().count("line")
-    page.wait_for_function(
-        "n => document.querySelector('[data-testid=log]').innerText.split('line').length > n + 4", arg=seen
-    )
+    wait_until(page, f"document.querySelector('[data-testid=log]').innerText.split('line').length > {seen + 4}")
     expect(page.get_by_text("succeeded").first).to_be_visible(timeout=60_000)
     expect(page.get_by_role("slider")).to_have_attribute("aria-valuetext", "slice 0, succeeded")
     cost = page.get_by_role("region", name="Cost")
@@ -100,9 +97,7 @@ def test_pictures_and_numbers_that_a_job_made_are_shown(stage, visitor) -> None:
     page = window.open(f"/job/?id={jobs['mandelbrot']}")
     tiles = page.get_by_role("img", name="tile.ppm")
     expect(tiles).to_have_count(4)
-    page.wait_for_function(
-        "[...document.querySelectorAll('canvas[aria-label=\"tile.ppm\"]')].every((c) => c.width > 150)"
-    )
+    wait_until(page, "[...document.querySelectorAll('canvas[aria-label=\"tile.ppm\"]')].every((c) => c.width > 150)")
     other = window.open(f"/job/?id={jobs['sweep']}")
     other.get_by_role("button", name="Show").first.click()
     expect(other.get_by_role("img", name=re.compile("result.json. Last: loss"))).to_be_visible()
@@ -156,7 +151,7 @@ def test_a_top_up_is_asked_for_and_confirmed_by_the_operator(stage, visitor) -> 
 
 
 def test_what_was_earned_is_cashed_out_and_approved(stage, visitor) -> None:
-    bruno, dana = stage.people["Bruno"], stage.people["Dana"]
+    bruno = stage.people["Bruno"]
     nodes = stage.call(bruno, "GET", "/v1/nodes")["nodes"]
     node = next(each for each in nodes if each["name"] == "rtx-3090")
     # So dear that a few seconds are enough to cash out.
@@ -169,7 +164,6 @@ def test_what_was_earned_is_cashed_out_and_approved(stage, visitor) -> None:
     stage.wait_for(
         lambda: stage.call(bruno, "GET", "/v1/credits")["earned_microcredits"], lambda earned: earned > 600_000_000
     )
-    assert dana is not bruno
     page = visitor(bruno).open("/wallet/")
     card = page.get_by_role("region", name="Cash out", exact=True)
     card.get_by_label("Region").select_option("in")
@@ -191,7 +185,7 @@ def test_a_key_is_made_shown_once_and_revoked(stage, visitor) -> None:
     page = window.open("/keys/")
     page.get_by_label("Name of a new key").fill("for the test")
     page.get_by_role("button", name="Make a key").click()
-    secret = page.get_by_label("new key").inner_text().strip()
+    secret = page.get_by_label("new key", exact=True).inner_text().strip()
     assert secret.startswith("cpk_")
     row = page.get_by_role("row").filter(has_text="for the test")
     row.get_by_role("button", name="Revoke").click()
@@ -208,7 +202,7 @@ def test_a_machine_that_joins_is_greeted(stage, visitor) -> None:
     asha = stage.people["Asha"]
     page = visitor(asha).open("/join/")
     page.get_by_role("button", name="Make a key").click()
-    expect(page.get_by_label("command")).to_contain_text("--key cpk_")
+    expect(page.get_by_label("command", exact=True)).to_contain_text("--key cpk_")
     root = stage.hub.log_path.parent
     agent = AgentProcess(hub_url=stage.url, owner=asha, root=root, name="newcomer", profile="cpu-only").start()
     try:
@@ -223,26 +217,22 @@ def test_what_happens_is_on_the_map_at_once(stage, visitor) -> None:
     page.wait_for_selector("[data-live=live]")
     page.wait_for_selector("canvas[role=img]")
     job = stage.submit(name="on the map", command=["sleep", "4"])
-    started = time.monotonic()
-    page.wait_for_function(
-        "document.querySelector('canvas[role=img]').ariaLabel.match(/([1-9]\\d*) slices? running/)"
-    )
-    assert time.monotonic() - started < 20
+    wait_until(page, "/[1-9]\\d* slices? running/.test(document.querySelector('canvas[role=img]').ariaLabel)")
     stage.await_job(job)
-    page.wait_for_function("document.querySelector('canvas[role=img]').ariaLabel.includes(' 0 slices running')")
+    wait_until(page, "document.querySelector('canvas[role=img]').ariaLabel.includes(' 0 slices running')")
     page.get_by_role("button", name="Graph").click()
     expect(page.get_by_role("img", name=re.compile("^Graph of"))).to_be_visible()
 
 
 def test_a_page_says_when_it_is_not_live_and_heals(stage, visitor) -> None:
+    """The last of these tests: it takes the hub away."""
     window = visitor(stage.people["Dana"])
     page = window.open("/jobs/")
     page.wait_for_selector("[data-live=live]")
-    window.context.set_offline(True)
-    page.wait_for_selector("[data-live=away]", timeout=40_000)
-    window.context.set_offline(False)
-    page.wait_for_selector("[data-live=live]", timeout=40_000)
-    job = stage.submit(name="after the gap", command=["true"])
+    stage.hub.stop()
+    page.wait_for_selector("[data-live=away]")
+    stage.hub.start()
+    page.wait_for_selector("[data-live=live]")
+    stage.submit(name="after the gap", command=["true"])
     expect(page.get_by_role("link", name="after the gap")).to_be_visible()
-    stage.await_job(job)
     window.faults.clear()

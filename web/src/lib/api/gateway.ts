@@ -54,6 +54,14 @@ function flatten(page: FromWire<Wire["AttemptPage"]>): { attempts: Attempt[]; cu
   return { attempts: page.attempts.map(({ attempt, ...place }) => ({ ...place, ...attempt })), cursor: page.cursor };
 }
 
+/** Said twice with one key, it happens once. */
+const once = (key: string) => ({ "Idempotency-Key": key });
+
+/** Works on plain http, too, where browsers withhold crypto.randomUUID. */
+export function newKey(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
 type Page = { cursor?: string; limit?: number };
 
 // The hub and the grid, for everyone.
@@ -83,7 +91,7 @@ export const listJobs = (query: Page & { state?: JobState; name?: string }) =>
   read(client.GET("/v1/jobs", { params: { query } }));
 export const getJob = (job_id: string) => read(client.GET("/v1/jobs/{job_id}", { params: { path: { job_id } } }));
 export const submitJob = (body: JobSpec, key: string) =>
-  read(client.POST("/v1/jobs", { body: body as Wire["JobSpec"], headers: { "Idempotency-Key": key } }));
+  read(client.POST("/v1/jobs", { body: body as Wire["JobSpec"], headers: once(key) }));
 export const cancelJob = (job_id: string) =>
   read(client.POST("/v1/jobs/{job_id}/cancel", { params: { path: { job_id } } }));
 export const getSpec = (job_id: string) => read(client.GET("/v1/jobs/{job_id}/spec", { params: { path: { job_id } } }));
@@ -145,18 +153,18 @@ export const getStatement = (query: Page & { from?: string }) =>
   read(client.GET("/v1/credits/statement", { params: { query: { ...query, format: "json" } } }));
 export const pathOfStatement = "/v1/credits/statement?format=csv";
 export const listTopUps = (query: Page) => read(client.GET("/v1/credits/top-ups", { params: { query } }));
-export const requestTopUp = (amount_microcredits: number) =>
-  read(client.POST("/v1/credits/top-ups", { body: { amount_microcredits, currency: null } }));
+export const requestTopUp = (amount_microcredits: number, key: string) =>
+  read(client.POST("/v1/credits/top-ups", { body: { amount_microcredits, currency: null }, headers: once(key) }));
 export const getPayoutDetails = () => read(client.GET("/v1/credits/payout-details"));
 export const setPayoutDetails = (body: Asked<Wire["SetPayoutDetails"]>) =>
   read(client.PUT("/v1/credits/payout-details", { body: body as Wire["SetPayoutDetails"] }));
 export const listPayouts = (query: Page) => read(client.GET("/v1/credits/payouts", { params: { query } }));
-export const requestPayout = (amount_microcredits: number) =>
-  read(client.POST("/v1/credits/payouts", { body: { amount_microcredits, currency: null } }));
+export const requestPayout = (amount_microcredits: number, key: string) =>
+  read(client.POST("/v1/credits/payouts", { body: { amount_microcredits, currency: null }, headers: once(key) }));
 export const cancelPayout = (payout_id: string) =>
   read(client.POST("/v1/credits/payouts/{payout_id}/cancel", { params: { path: { payout_id } } }));
-export const spendEarnings = (amount_microcredits: number) =>
-  read(client.POST("/v1/credits/spend-earnings", { body: { amount_microcredits } }));
+export const spendEarnings = (amount_microcredits: number, key: string) =>
+  read(client.POST("/v1/credits/spend-earnings", { body: { amount_microcredits }, headers: once(key) }));
 export const getPayWhy = (node: string, day: string) =>
   read(client.GET("/v1/credits/why", { params: { query: { node, day, limit: 50 } } }));
 export const getProof = () => read(client.GET("/v1/credits/proof"));

@@ -93,7 +93,11 @@ function SignUpForm({ byInvite }: { byInvite: boolean }) {
   const [email, setEmail] = useState("");
   const [password, setPassword] = useState("");
   const [invite, setInvite] = useState("");
-  const enter = useWayIn(() => signUp({ name, email, password, invite: invite.trim() || null }));
+  // The new account's first key goes to programs; a browser gets its cookie by signing in.
+  const enter = useWayIn(async () => {
+    await signUp({ name, email, password, invite: invite.trim() || null });
+    return signIn({ email, password });
+  });
   return (
     <form className="grid gap-4" onSubmit={(event: FormEvent) => { event.preventDefault(); enter.mutate(); }}>
       <Field label="Name">{(props) => <input {...props} required autoComplete="name" value={name} onChange={(event) => setName(event.target.value)} />}</Field>

@@ -4,7 +4,7 @@
 import { keepPreviousData, useMutation, useQuery } from "@tanstack/react-query";
 import { useRouter, useSearchParams } from "next/navigation";
 import { useEffect, useMemo, useState, type FormEvent } from "react";
-import { getJobWhy, getQuote, getRateCard, getSpec, submitJob, type Quote } from "@/lib/api/gateway";
+import { getJobWhy, getQuote, getRateCard, getSpec, newKey, submitJob, type Quote } from "@/lib/api/gateway";
 import { parseCredits, toWire } from "@/lib/money";
 import { countOf, showDuration, showTier } from "@/lib/words";
 import { Block, Problem, Room } from "@/ui/faces";
@@ -44,7 +44,7 @@ async function loadDraft(jobId: string, change: number): Promise<Draft> {
 
 function Form({ start }: { start: Draft }) {
   const [draft, setDraft] = useState(start);
-  const [key] = useState(() => crypto.randomUUID());
+  const [key] = useState(newKey);
   const router = useRouter();
   const card = useQuery({ queryKey: ["market", "rate-card"], queryFn: getRateCard, staleTime: 300_000 });
   const set = <K extends keyof Draft>(name: K, value: Draft[K]) => setDraft((before) => ({ ...before, [name]: value }));

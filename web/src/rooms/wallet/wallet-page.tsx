@@ -2,8 +2,8 @@
 // What you have, what is set aside, what you earned, and every movement of it.
 
 import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import { useState, type FormEvent, type ReactNode } from "react";
-import { cancelPayout, getCredits, getPayoutDetails, getRateCard, getStatement, listHolds, listPayouts, listTopUps, pathOfStatement, requestPayout, requestTopUp, setPayoutDetails, spendEarnings, type Credits, type Payout, type TopUp, type TransferLine } from "@/lib/api/gateway";
+import { useRef, useState, type FormEvent, type ReactNode } from "react";
+import { cancelPayout, getCredits, getPayoutDetails, getRateCard, getStatement, listHolds, listPayouts, listTopUps, newKey, pathOfStatement, requestPayout, requestTopUp, setPayoutDetails, spendEarnings, type Credits, type Payout, type TopUp, type TransferLine } from "@/lib/api/gateway";
 import { HubError } from "@/lib/api/client";
 import { parseCredits, showCash, showCredits, toWire } from "@/lib/money";
 import { showEnum } from "@/lib/words";
@@ -98,20 +98,26 @@ function AmountForm({ label, hint, least, most, action, onSend, pending }: { lab
   );
 }
 
-function useWalletCall<T>(call: (amount: bigint) => Promise<T>, words: (answer: T) => string) {
+/** One key for one wish: if an answer is lost, asking again for the same amount does not move it twice. */
+function useWalletCall<T>(call: (amount: number, key: string) => Promise<T>, words: string) {
   const queries = useQueryClient();
+  const wish = useRef<{ amount: bigint; key: string } | null>(null);
   return useMutation({
-    mutationFn: call,
-    onSuccess: (answer) => {
+    mutationFn: (amount: bigint) => {
+      if (wish.current?.amount !== amount) wish.current = { amount, key: newKey() };
+      return call(toWire(amount), wish.current.key);
+    },
+    onSuccess: () => {
+      wish.current = null;
       void queries.invalidateQueries({ queryKey: ["credits"] });
-      say(words(answer));
+      say(words);
     },
     onError: complain,
   });
 }
 
 function TopUpCard({ credits }: { credits: Credits }) {
-  const send = useWalletCall((amount) => requestTopUp(toWire(amount)), () => "Asked for. Pay as the instructions say.");
+  const send = useWalletCall(requestTopUp, "Asked for. Pay as the instructions say.");
   return (
     <Card title="Top up">
       <AmountForm label="Credits" hint={`At least ${showCredits(credits.terms.top_up_microcredits_min)}; paid in ${credits.terms.currency}`} least={credits.terms.top_up_microcredits_min} action="Top up" pending={send.isPending} onSend={send.mutate} />
@@ -139,7 +145,7 @@ function Instructions({ topUp }: { topUp: TopUp }) {
 
 function CashOutCard({ credits }: { credits: Credits }) {
   const details = useQuery({ queryKey: ["credits", "payout-details"], queryFn: findPayoutDetails });
-  const send = useWalletCall((amount) => requestPayout(toWire(amount)), () => "Asked for. It is reserved until the operator approves it.");
+  const send = useWalletCall(requestPayout, "Asked for. It is reserved until the operator approves it.");
   return (
     <Card title="Cash out">
       <Ask query={details} loading={<Block className="h-32" />}>
@@ -202,7 +208,7 @@ function DetailsForm() {
 }
 
 function SpendCard({ credits }: { credits: Credits }) {
-  const send = useWalletCall((amount) => spendEarnings(toWire(amount)), () => "Moved: it can pay for jobs now.");
+  const send = useWalletCall(spendEarnings, "Moved: it can pay for jobs now.");
   return (
     <Card title="Spend what you earned">
       <AmountForm label="Credits" hint={`Of ${showCredits(credits.earned_microcredits)}, without a fee`} most={credits.earned_microcredits} action="Move to spending" pending={send.isPending} onSend={send.mutate} />
