@@ -8,10 +8,10 @@ venv="$1"
 fail() { printf '\nsetup: %s\n' "$1" >&2; exit 1; }
 
 # command -> Debian package. bubblewrap and the rest are the sandbox's; /usr/bin/python3 runs the jobs in it. The tests
-# put PgBouncer before their database.
+# put PgBouncer before their database, and the dashboard before Chromium; Node builds that.
 declare -A needed=(
   [bwrap]=bubblewrap [setpriv]=util-linux [mount]=mount [mkfs.ext4]=e2fsprogs [losetup]=mount [/usr/bin/python3]=python3-minimal
-  [pgbouncer]=pgbouncer
+  [pgbouncer]=pgbouncer [chromium]=chromium [node]=nodejs [npm]=npm
 )
 missing=()
 for command in "${!needed[@]}"; do

@@ -3,7 +3,7 @@
 
 import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useRef, useState, type FormEvent, type ReactNode } from "react";
-import { cancelPayout, getCredits, getPayoutDetails, getRateCard, getStatement, listHolds, listPayouts, listTopUps, newKey, pathOfStatement, requestPayout, requestTopUp, setPayoutDetails, spendEarnings, type Credits, type Payout, type TopUp, type TransferLine } from "@/lib/api/gateway";
+import { cancelPayout, getCredits, getPayoutDetails, getStatement, listHolds, listPayouts, listTopUps, newKey, pathOfStatement, requestPayout, requestTopUp, setPayoutDetails, spendEarnings, type Credits, type Payout, type TopUp, type TransferLine } from "@/lib/api/gateway";
 import { HubError } from "@/lib/api/client";
 import { parseCredits, showCash, showCredits, toWire } from "@/lib/money";
 import { showEnum } from "@/lib/words";
@@ -177,7 +177,6 @@ async function findPayoutDetails() {
 
 function DetailsForm() {
   const queries = useQueryClient();
-  const card = useQuery({ queryKey: ["market", "rate-card"], queryFn: getRateCard, staleTime: 300_000 });
   const [region, setRegion] = useState("");
   const [destination, setDestination] = useState("");
   const save = useMutation({
@@ -191,18 +190,9 @@ function DetailsForm() {
   return (
     <form className="grid gap-3" onSubmit={(event: FormEvent) => { event.preventDefault(); save.mutate(); }}>
       <p className="text-sm text-soft">First say where the money goes.</p>
-      <Field label="Region">
-        {(props) => (
-          <select {...props} required value={region} onChange={(event) => setRegion(event.target.value)}>
-            <option value="">choose</option>
-            {Object.keys(card.data?.regions ?? {}).map((each) => (
-              <option key={each}>{each}</option>
-            ))}
-          </select>
-        )}
-      </Field>
+      <Field label="Country" hint="Two letters, such as IN">{(props) => <input {...props} required maxLength={2} pattern="[A-Za-z]{2}" value={region} onChange={(event) => setRegion(event.target.value.toUpperCase())} />}</Field>
       <Field label="Destination" hint="As your bank or provider knows you">{(props) => <input {...props} required value={destination} onChange={(event) => setDestination(event.target.value)} />}</Field>
-      <Button type="submit" look="main" disabled={save.isPending || !region || !destination}>Save</Button>
+      <Button type="submit" look="main" disabled={save.isPending || region.length !== 2 || !destination}>Save</Button>
     </form>
   );
 }
