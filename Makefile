@@ -20,6 +20,7 @@ $(READY): pyproject.toml constraints.txt scripts/setup.sh
 
 .PHONY: demo
 demo: setup ## A whole grid on this machine: hub, five synthetic nodes, jobs to look at (ARGS=--once: run and end)
+	@command -v npm >/dev/null && $(MAKE) -s web || echo "The dashboard is not built (make web needs Node 20.9 or newer); the demo runs without it."
 	@$(BIN)/computepool demo $(ARGS)
 
 .PHONY: dev
@@ -58,12 +59,37 @@ verify: setup ## Fail when a generated file has drifted from its source
 .PHONY: check
 check: lint types verify ## All that needs no running parts
 
+SITE := src/computepool/hub/site/site.json
+WEB_SOURCES := $(shell find web -type f -not -path '*/node_modules/*' -not -path 'web/out/*' -not -path '*/.next/*' -not -path '*/.models/*' -not -name 'next-env.d.ts' -not -name 'schema.d.ts' -not -name '*.tsbuildinfo' 2>/dev/null)
+
+web/node_modules/.ready: web/package.json web/package-lock.json
+	@node -e 'const [a, b] = process.versions.node.split("."); process.exit(a > 20 || (a == 20 && b >= 9) ? 0 : 1)' || { echo "make web: Node 20.9 or newer is needed, this is $$(node --version 2>/dev/null || echo none)" >&2; exit 1; }
+	@echo "web: installing packages"
+	@cd web && npm ci --no-audit --no-fund --loglevel=error >/dev/null
+	@touch $@
+
+.PHONY: web
+web: $(SITE) ## Build the dashboard into the place that the hub serves it from; nothing to do if nothing changed
+$(SITE): $(READY) web/node_modules/.ready docs/reference/openapi.json scripts/pack_site.py $(WEB_SOURCES)
+	@echo "web: building the dashboard"
+	@cd web && npm run --silent generate >/dev/null && NEXT_TELEMETRY_DISABLED=1 npm run --silent build >build.log 2>&1 || { cat build.log >&2; exit 1; }
+	@$(BIN)/python scripts/pack_site.py web/out
+	@touch $@
+
+.PHONY: web/check
+web/check: web/node_modules/.ready ## Types, style and pure models of the dashboard
+	@cd web && npm run --silent generate >/dev/null && npm run --silent types && npm run --silent lint && npm run --silent test >models.log || { cat models.log >&2; exit 1; }
+
+.PHONY: screenshots
+screenshots: setup web ## Pictures of all pages, light, dark and on a phone, in build/screenshots
+	@PYTHONPATH=. $(BIN)/python scripts/screenshots.py $(ARGS)
+
 # Rules and the store wait more than they compute. Contracts and stories start many processes: one after the other.
 SIDE_BY_SIDE := -n 2 --dist loadfile
 .PHONY: test
-test: check ## What CI runs: check, then every test, fast ones first
+test: check web web/check ## What CI runs: check, then every test, fast ones first
 	@$(BIN)/pytest $(SIDE_BY_SIDE) tests/unit tests/property tests/migration tests/integration
-	@$(BIN)/pytest tests/contract tests/acceptance
+	@$(BIN)/pytest tests/contract tests/acceptance tests/web
 
 .PHONY: test/unit
 test/unit: setup ## Rules only, no I/O
@@ -81,11 +107,15 @@ test/contract: setup ## The sandbox suite and its escape probes (ARGS=--every-ba
 test/acceptance: setup ## Stories told with real processes
 	@$(BIN)/pytest tests/acceptance
 
+.PHONY: test/web
+test/web: setup web ## The dashboard in a real browser, against a real hub with the demo's fleet
+	@$(BIN)/pytest tests/web $(ARGS)
+
 .PHONY: test/pgbouncer
 test/pgbouncer: setup ## Every test that uses a database, through PgBouncer in transaction mode
 	@TEST_POOLER=pgbouncer $(BIN)/pytest tests/migration tests/integration tests/acceptance $(ARGS)
 
-BENCHMARKS := lifecycle latency match depth fleet hubs ledger networks sse sandbox
+BENCHMARKS := lifecycle latency match depth fleet hubs ledger networks sse sandbox web
 .PHONY: $(BENCHMARKS:%=bench/%) bench/all bench/page
 bench/match: setup ## Choosing the best of 500 to 100,000 slots, against a plain loop
 	@$(BIN)/python -m benchmarks.match $(ARGS)
@@ -107,6 +137,8 @@ bench/sse: setup ## Live views: dispatch with 1,000 viewers against none, and ho
 	@$(BIN)/python -m benchmarks.sse $(ARGS)
 bench/sandbox: setup ## Starting Python behind each sandbox, and every known way out tried in each (root)
 	@$(BIN)/python -m benchmarks.sandbox $(ARGS)
+bench/web: setup web ## The dashboard: weight of the first page, frames a second with 10,000 nodes, what axe finds
+	@$(BIN)/python -m benchmarks.web $(ARGS)
 bench/all: setup ## All of them one after the other (40 minutes), then the page docs/reference/performance.md
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --out benchmarks/results/$$name.json $(ARGS); done
 	@$(BIN)/python -m benchmarks.page

@@ -8,10 +8,12 @@ venv="$1"
 fail() { printf '\nsetup: %s\n' "$1" >&2; exit 1; }
 
 # command -> Debian package. bubblewrap and the rest are the sandbox's; /usr/bin/python3 runs the jobs in it. The tests
-# put PgBouncer before their database, and run the sandbox suite on every container engine.
+# put PgBouncer before their database, run the sandbox suite on every container engine, and open the dashboard, which
+# Node builds, in Chromium.
 declare -A needed=(
   [bwrap]=bubblewrap [setpriv]=util-linux [mount]=mount [mkfs.ext4]=e2fsprogs [losetup]=mount [/usr/bin/python3]=python3-minimal
   [pgbouncer]=pgbouncer [podman]=podman [runc]=runc [catatonit]=catatonit [dockerd]=docker.io [tini]=tini [runsc]=runsc
+  [chromium]=chromium [node]=nodejs [npm]=npm
 )
 missing=()
 for command in "${!needed[@]}"; do

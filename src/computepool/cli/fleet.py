@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # Where these machines are played: countries that cost the same.
 COUNTRIES = {"rtx-4090": "US", "rtx-3090": "GB", "rtx-4070": "JP", "rtx-3060": "BR", "cpu-only": "ZA"}
 PROFILES = ("rtx-4090", "rtx-3090", "rtx-4070", "rtx-3060", "cpu-only")
+# Played machines are played somewhere, so that a map has something to show and prices differ by region.
+COUNTRIES = {"rtx-4090": "US", "rtx-3090": "DE", "rtx-4070": "IN", "rtx-3060": "BR", "cpu-only": "JP"}
 
 _LOOK_SECONDS = 0.5
 _ONLINE_SECONDS_MAX = 30.0
@@ -100,6 +102,8 @@ def start_fleet(children: Children, members: Sequence[Member], *, hub_url: str, 
 def agent_env(env: Mapping[str, str], member: Member, *, hub_url: str, state_dir: Path) -> dict[str, str]:
     """What the shell says of other agents must not reach these."""
     kept = {name: value for name, value in env.items() if not name.startswith("COMPUTEPOOL_")}
+    if member.profile in COUNTRIES:
+        kept["COMPUTEPOOL_NODE_REGION"] = COUNTRIES[member.profile]
     return kept | {
         "HUB_URL": hub_url,
         "COMPUTEPOOL_NODE_OWNER_KEY": member.owner_key,

@@ -20,8 +20,12 @@ def build_openapi(routes: Iterable[Route]) -> dict[str, Any]:
     routes = [route for route in routes if route.path.startswith("/v1/")]
     types = {t for route in routes for t in (route.body, route.answer) if t is not None} | {ErrorBody}
     ordered = sorted(types, key=lambda t: t.__name__)
-    schemas, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
-    refs = dict(zip(ordered, schemas, strict=True))
+    asked = list({field.type: None for route in routes for field in _list_query_fields(route)})
+    schemas, components = msgspec.json.schema_components(
+        [*ordered, *asked], ref_template="#/components/schemas/{name}"
+    )
+    # Types of query parameters are no structs: `str | None` is one, and equal types share a schema.
+    refs = dict(zip([*ordered, *asked], schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, refs)
@@ -39,7 +43,7 @@ def build_openapi(routes: Iterable[Route]) -> dict[str, Any]:
     }
 
 
-def _operation(route: Route, refs: dict[type, Any]) -> dict[str, Any]:
+def _operation(route: Route, refs: dict[Any, Any]) -> dict[str, Any]:
     content = {route.media_type: {"schema": refs[route.answer]}} if route.answer else None
     answers: dict[str, Any] = {
         str(route.status): {"description": "Done", **({"content": content} if content else {})}
@@ -54,7 +58,8 @@ def _operation(route: Route, refs: dict[type, Any]) -> dict[str, Any]:
         "description": f"Who may call: {route.access.value}.",
         "responses": answers,
     }
-    parameters = [_path_parameter(name) for name in re.findall(r"{(\w+)}", route.path)] + _query_parameters(route)
+    parameters = [_path_parameter(name) for name in re.findall(r"{(\w+)}", route.path)]
+    parameters += _query_parameters(route, refs)
     if parameters:
         operation["parameters"] = parameters
     if route.body:
@@ -73,15 +78,12 @@ def _path_parameter(name: str) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-def _query_parameters(route: Route) -> list[dict[str, Any]]:
-    if route.query is None:
-        return []
+def _query_parameters(route: Route, refs: dict[Any, Any]) -> list[dict[str, Any]]:
     return [
-        {
-            "name": field.encode_name,
-            "in": "query",
-            "required": field.required,
-            "schema": msgspec.json.schema(field.type),
-        }
-        for field in msgspec.structs.fields(route.query)
+        {"name": field.encode_name, "in": "query", "required": field.required, "schema": refs[field.type]}
+        for field in _list_query_fields(route)
     ]
+
+
+def _list_query_fields(route: Route) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return msgspec.structs.fields(route.query) if route.query else ()

@@ -1,0 +1,90 @@
+"""Pictures of every page of the dashboard, in light, in dark and on a phone, of a real hub with the demo's fleet.
+
+    python scripts/screenshots.py [--to build/screenshots] [--page NAME ...]
+
+They are made to be looked at: a test cannot tell whether a page is a pleasure.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.support.web_stage import (
+    SUBMITTER,
+    WebStage,
+    await_quiet,
+    list_pages,
+    open_browser,
+    open_stage,
+    stage_folder,
+    visit,
+)
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+LOOKS = {"light": {}, "dark": {"dark": True}, "phone": {"phone": True}}
+# What moves needs a moment to be seen moving: arcs, pulses, a line of a log.
+SETTLE_MILLISECONDS = 1_500
+RENDER = """
+import random, time
+for frame in range(90):
+    print(f"frame {frame:3d}  {random.randint(20, 90)} ms  {random.randint(1, 9)} lights", flush=True)
+    time.sleep(1)
+"""
+
+
+def set_the_scene(stage: WebStage) -> dict[str, str]:
+    """Jobs that are done, that run, that wait and that failed, so that every page has something to show."""
+    dana = stage.people[SUBMITTER]
+    stage.call(dana, "PATCH", "/v1/accounts/me/profile", json={"shows_titles": True})
+    made = {
+        "job-numbers": stage.submit_example("sweep", slice_count=24),
+        "job-pictures": stage.submit_example("mandelbrot", slice_count=16, requirements={"gpu": True}),
+    }
+    for job in made.values():
+        stage.await_job(job, seconds=180)
+    made["job-failed"] = stage.submit(name="wrong-path", command=["sh", "-c", "cat /no/such/file; exit 2"])
+    stage.await_job(made["job-failed"])
+    needs = {"gpu": True, "vram_bytes": 80_000_000_000}
+    made["job-waiting"] = stage.submit(name="giant-model", command=["true"], slice_count=8, requirements=needs)
+    made["job-running"] = stage.submit(
+        name="render-frames", script=RENDER, slice_count=120, wall_seconds=300, requirements={"gpu": True}
+    )
+    stage.await_job(made["job-running"], "running")
+    return made
+
+
+def shoot(stage: WebStage, browser: Browser, name: str, path: str, who: object, folder: Path) -> None:
+    for look, options in LOOKS.items():
+        with visit(stage, browser, who, **options) as visitor:  # type: ignore[arg-type]
+            page = visitor.open(path)
+            await_quiet(page)
+            page.wait_for_timeout(SETTLE_MILLISECONDS)
+            page.screenshot(path=folder / f"{name}-{look}.png", full_page=True)
+            for fault in visitor.faults:
+                print(f"  fault: {fault}")
+    print(f"{name}: {', '.join(LOOKS)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--to", type=Path, default=Path("build/screenshots"))
+    parser.add_argument("--page", action="append", help="only this one; repeatable")
+    options = parser.parse_args()
+    options.to.mkdir(parents=True, exist_ok=True)
+    with stage_folder() as folder, open_stage(folder) as stage, open_browser() as browser:
+        jobs = set_the_scene(stage)
+        pages = list_pages(stage)
+        pages |= {name: (f"/job/?id={job}", stage.people[SUBMITTER]) for name, job in jobs.items()}
+        del pages["job"]
+        for name, (path, who) in pages.items():
+            if not options.page or name in options.page:
+                shoot(stage, browser, name, path, who, options.to)
+    print(f"Look at them: {options.to}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+import type { Metadata } from "next";
+import { Empty } from "@/ui/faces";
+import { LinkButton, Page } from "@/ui/parts";
+
+export const metadata: Metadata = { title: "Not found" };
+
+export default function NotFound() {
+  return (
+    <Page title="There is nothing here">
+      <Empty title="This page does not exist" action={<LinkButton href="/">To the grid</LinkButton>}>
+        It may have moved, or you may lack the role that it needs.
+      </Empty>
+    </Page>
+  );
+}

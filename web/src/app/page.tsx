@@ -1,0 +1,5 @@
+import { GridPage } from "@/rooms/grid/grid-page";
+
+export default function Home() {
+  return <GridPage />;
+}

@@ -1,0 +1,19 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { mergeLines, thin } from "./run.model.ts";
+
+test("lines that come twice or out of order stand once and in order", () => {
+  const ids = (lines: { id: number }[]) => lines.map((line) => line.id);
+  const base = [{ id: 1 }, { id: 2 }];
+  assert.deepEqual(ids(mergeLines(base, [{ id: 3 }])), [1, 2, 3]);
+  assert.deepEqual(ids(mergeLines([{ id: 1 }, { id: 3 }], [{ id: 2 }, { id: 3 }])), [1, 2, 3]);
+});
+
+test("a thinned curve keeps its spikes and its order", () => {
+  const long = Array.from({ length: 10_000 }, (_, x) => ({ x, y: x === 5_000 ? 99 : 1 }));
+  const short = thin(long, 400);
+  assert.ok(short.length <= 400);
+  assert.ok(short.some((point) => point.y === 99));
+  assert.deepEqual(short.map((point) => point.x), short.map((point) => point.x).sort((a, b) => a - b));
+  assert.deepEqual(thin([{ x: 1, y: 5 }, { x: 1, y: 4 }], 10), [{ x: 1, y: 4 }]);
+});

@@ -1,0 +1,23 @@
+// A run's lines in their order, and a curve with no more points than a screen can show.
+
+export function mergeLines<T extends { id: number }>(before: T[], fresh: T[]): T[] {
+  const last = before[before.length - 1]?.id ?? 0;
+  if (fresh.every((line, index) => line.id > (fresh[index - 1]?.id ?? last))) return [...before, ...fresh];
+  const all = new Map([...before, ...fresh].map((line) => [line.id, line]));
+  return [...all.values()].sort((a, b) => a.id - b.id);
+}
+
+/** Of each stretch the lowest and the highest point: no spike is lost. A step that was run again counts once, by its last value. */
+export function thin(points: { x: number; y: number }[], most: number): { x: number; y: number }[] {
+  const once = [...new Map(points.map((point) => [point.x, point])).values()].sort((a, b) => a.x - b.x);
+  if (once.length <= most) return once;
+  const size = Math.ceil((once.length * 2) / most);
+  const kept: { x: number; y: number }[] = [];
+  for (let start = 0; start < once.length; start += size) {
+    const stretch = once.slice(start, start + size);
+    const low = stretch.reduce((a, b) => (b.y < a.y ? b : a));
+    const high = stretch.reduce((a, b) => (b.y > a.y ? b : a));
+    kept.push(...(low.x < high.x ? [low, high] : low.x > high.x ? [high, low] : [low]));
+  }
+  return kept;
+}
