@@ -22,6 +22,8 @@ done
 # The check of the shipped seccomp filters reads system call numbers from this library.
 ldconfig=$(PATH="$PATH:/usr/sbin:/sbin" command -v ldconfig || true)
 [ -n "$ldconfig" ] && ! "$ldconfig" -p | grep -q 'libseccomp\.so\.2' && missing+=(libseccomp2)
+# A graphics card's work is tried on an OpenCL for processors.
+[ -e /etc/OpenCL/vendors/pocl.icd ] || missing+=(pocl-opencl-icd)
 
 if [ "$(uname -s)" = Linux ] && [ ${#missing[@]} -gt 0 ]; then
   packages=$(printf '%s\n' "${missing[@]}" | sort -u | tr '\n' ' ')

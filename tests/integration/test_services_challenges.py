@@ -103,7 +103,7 @@ async def test_a_4090_that_computes_like_something_else_enrols_at_what_it_showed
     assert (await slots_of(spine, node))["gpu:0"] == (proof.tier, pytest.approx(proof.shown_tflops))
     assert proof.tier.startswith("unknown")
     seen = await node_service.get_node(spine.pool, owner, node.id)
-    assert "a rtx-4090 shows 45.4 at least" in seen.standings["gpu:0"].proof.reason
+    assert "a rtx-4090 shows 45.4 at least" in seen.proofs["gpu:0"].reason
 
 
 async def test_what_was_shown_survives_a_new_start_and_another_card_begins_anew(spine):

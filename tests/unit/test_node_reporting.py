@@ -506,3 +506,26 @@ async def test_the_open_call_is_made_anew_when_a_claim_was_answered(
     claiming.cancel()
     await asyncio.gather(claiming, return_exceptions=True)
     await world.close()
+
+
+async def test_a_machine_that_fails_its_own_check_offers_no_slot_and_does_again_once_mended(
+    tmp_path: Path, line: Line, runners: Runners
+) -> None:
+    world, doubts = World(tmp_path, line), ["The disk is full."]
+    loop = ClaimLoop(
+        world.hub,
+        world.holdings,
+        Rhythm(),
+        world.around.config,
+        boot_id=world.around.boot_id,
+        find_doubt=lambda: doubts[0] if doubts else None,
+    )
+    claiming = asyncio.ensure_future(loop.run())
+    await until(lambda: line.parked)
+    assert line.nexts[-1]["free_slots"] == []
+    doubts.clear()
+    world.holdings.changed.set()
+    await until(lambda: line.nexts[-1]["free_slots"] == ["cpu:0", "cpu:1"])
+    claiming.cancel()
+    await asyncio.gather(claiming, return_exceptions=True)
+    await world.close()

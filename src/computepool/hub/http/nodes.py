@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from computepool.hub.http.challenges import to_slot_proof
 from computepool.hub.http.routing import Access, Call, Routes
 from computepool.hub.services import nodes as service
 from computepool.hub.services import offers
+from computepool.hub.services.challenges import Standing, list_standings
 from computepool.hub.services.nodes import NodeWithSlots
 from computepool.wire import nodes as wire
 from computepool.wire.challenges import SlotProof
@@ -135,6 +137,7 @@ def _to_node(call: Call, found: NodeWithSlots) -> wire.Node:
 
 def to_node(found: NodeWithSlots, *, silence_seconds: float) -> wire.Node:
     node, now = found.node, clock.now()
+    standings = list_standings(node, found.proofs)
     return wire.Node(
         id=node.id,
         name=node.name,
@@ -154,7 +157,7 @@ def to_node(found: NodeWithSlots, *, silence_seconds: float) -> wire.Node:
                 disk_bytes=stored.slot.disk_bytes,
                 busy=stored.busy,
                 speed_tflops=stored.declared_tflops,
-                proof=_to_proof(found, stored.slot.name),
+                proof=_to_proof(standings, stored.slot.name),
             )
             for stored in found.slots
         ],
@@ -166,8 +169,8 @@ def to_node(found: NodeWithSlots, *, silence_seconds: float) -> wire.Node:
     )
 
 
-def _to_proof(found: NodeWithSlots, slot: str) -> SlotProof | None:
-    standing = found.standings.get(slot_of_proof(slot))
+def _to_proof(standings: Mapping[str, Standing], slot: str) -> SlotProof | None:
+    standing = standings.get(slot_of_proof(slot))
     return None if standing is None else to_slot_proof(standing)
 
 

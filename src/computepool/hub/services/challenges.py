@@ -179,13 +179,12 @@ async def open_challenge(
         return await _conclude(conn, settings, node, challenge)
 
 
-async def list_standings(conn: Connection, nodes: Iterable[Node]) -> dict[tuple[NodeId, str], Standing]:
-    """By node and slot of proof. Played machines have none."""
-    real = [node for node in nodes if not node.synthetic]
-    proofs = await store.list_proofs(conn, [node.id for node in real])
+def list_standings(node: Node, proofs: Mapping[str, Proof]) -> dict[str, Standing]:
+    """By the slot that is challenged. Played machines have none."""
+    if node.synthetic:
+        return {}
     return {
-        (node.id, slot): _to_standing(slot_claim, proofs.get((node.id, slot)))
-        for node in real
+        slot: _to_standing(slot_claim, proofs.get(slot))
         for slot, slot_claim in list_claims(_machine_of(node)).items()
     }
 

@@ -32,16 +32,18 @@ from computepool.core.placement.price import PRICE_MICROCREDITS_MAX
 from computepool.hub.config import HubSettings
 from computepool.hub.services.attempts import take_losses
 from computepool.hub.services.callers import AccountCaller
-from computepool.hub.services.challenges import Standing, grant_slots, list_standings, to_machine
+from computepool.hub.services.challenges import grant_slots, to_machine
 from computepool.hub.services.keyring import NODE_TOKEN_TYPE, Keyring, decode_token, from_base64
 from computepool.hub.services.pnodes import list_hosting_faults, record_hosting
 from computepool.hub.services.stops import stop_poisonous
 from computepool.hub.services.transitions import OnEnd, ignore_end, lock_snapshot
 from computepool.hub.store import attempts as attempt_store
+from computepool.hub.store import challenges as challenge_store
 from computepool.hub.store import events as event_store
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store import offers as offer_store
+from computepool.hub.store.challenges import Proof
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.events import NewEvent
 from computepool.hub.store.hub import ChangeKind
@@ -57,8 +59,8 @@ class NodeWithSlots:
     node: Node
     slots: list[OfferedSlot]
     offer: Offer
-    # What it has shown of its slots, by the slot that stands for it. Played machines show nothing.
-    standings: dict[str, Standing]
+    # What it has shown, by the slot that was challenged.
+    proofs: dict[str, Proof]
 
 
 async def enrol_node(pool: Pool, settings: HubSettings, caller: AccountCaller, request: EnrolNode) -> NodeId:
@@ -246,10 +248,10 @@ async def _with_slots(conn: Connection, nodes: list[Node]) -> list[NodeWithSlots
     slots: dict[NodeId, list[OfferedSlot]] = {node_id: [] for node_id in node_ids}
     for offered in await node_store.list_candidates(conn, node_ids):
         slots[offered.slot.node_id].append(offered)
-    standings: dict[NodeId, dict[str, Standing]] = {node_id: {} for node_id in node_ids}
-    for (node_id, slot), standing in (await list_standings(conn, nodes)).items():
-        standings[node_id][slot] = standing
-    return [NodeWithSlots(node, slots[node.id], offers[node.id], standings[node.id]) for node in nodes]
+    proofs: dict[NodeId, dict[str, Proof]] = {node_id: {} for node_id in node_ids}
+    for (node_id, slot), proof in (await challenge_store.list_proofs(conn, node_ids)).items():
+        proofs[node_id][slot] = proof
+    return [NodeWithSlots(node, slots[node.id], offers[node.id], proofs[node.id]) for node in nodes]
 
 
 def _list_floor_faults(floor: int) -> list[str]:
