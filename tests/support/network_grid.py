@@ -208,11 +208,10 @@ class NetworkGrid:
         await self.wait_until(has_come, "the owner of the run")
 
     def cut_power(self, hub: HubProcess) -> None:
-        """kill -9 of a hub and of its gRPC process, which cannot hand its runs over."""
+        """kill -9 of a hub and of its gRPC process: that one first, or it would hand its runs over."""
         assert hub.process is not None
-        serving = list_children(hub.process.pid, "computepool.hub.rpc")
+        send_all(list_children(hub.process.pid, "computepool.hub.rpc"), signal.SIGKILL)
         hub.kill()
-        send_all(serving, signal.SIGKILL)
 
     async def start_agents(self, count: int, *, hub_url: str = "", **settings: Any) -> None:
         """With an owner each. Returns when the hub knows them all as PNodes."""
