@@ -103,7 +103,8 @@ class Live:
         self._run_marks: dict[RunId, int] = {}
         self._looked_seconds = clock.seconds()
         self._told_seconds: dict[Topic, float] = {}
-        self._checks: set[asyncio.Task[None]] = set()
+        self._doubted: set[str] = set()
+        self._checking: asyncio.Task[None] | None = None
         self._closing = False
 
     # Viewers come and go
@@ -138,21 +139,26 @@ class Live:
 
     def check_soon(self, account_id: AccountId | None) -> None:
         """Keys, roles or the standing of an account have changed; None: anybody's may have."""
-        for viewer in self.viewers.list_of_account(account_id):
-            check = asyncio.ensure_future(self._check(viewer))
-            self._checks.add(check)
-            check.add_done_callback(self._checks.discard)
+        self._doubted |= {viewer.credential for viewer in self.viewers.list_of_account(account_id)}
+        if self._doubted and (self._checking is None or self._checking.done()):
+            self._checking = asyncio.ensure_future(self._check_doubted())
 
-    async def _check(self, viewer: Viewer) -> None:
-        try:
-            caller = await self._callers.get_account(viewer.credential)
-        except (Unauthenticated, AccountSuspended):
-            viewer.end(wire.ByeCode.SIGNED_OUT)
-        except Exception as error:
-            log.warning("viewer_unchecked error=%r", error)
-        else:
-            if viewer.topic.everyone and Role.OPERATOR not in caller.roles:
-                viewer.end(wire.ByeCode.SIGNED_OUT)
+    async def _check_doubted(self) -> None:
+        """One key after the other, however many streams it has opened: dispatch needs the database more."""
+        while self._doubted:
+            credential = self._doubted.pop()
+            try:
+                roles = (await self._callers.get_account(credential)).roles
+            except (Unauthenticated, AccountSuspended):
+                roles = None
+            except Exception as error:
+                log.warning("viewers_unchecked error=%r", error)
+                continue
+            for viewer in self.viewers:
+                if viewer.credential == credential and (
+                    roles is None or (viewer.topic.everyone and Role.OPERATOR not in roles)
+                ):
+                    viewer.end(wire.ByeCode.SIGNED_OUT)
 
     # What has happened
 
