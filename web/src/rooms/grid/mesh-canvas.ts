@@ -279,6 +279,9 @@ export class MeshCanvas {
       context.arc(x, y, 6, 0, 2 * Math.PI);
       context.fill();
       context.stroke();
+      context.fillStyle = this.resolved("--soft");
+      context.font = "600 12px system-ui, sans-serif";
+      context.fillText("hub", x + 11, y - 7);
     }
   }
 

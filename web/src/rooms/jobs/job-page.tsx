@@ -41,7 +41,14 @@ export function JobPage() {
 function Found({ id }: { id: string }) {
   const poll = usePoll();
   const job = useQuery({ queryKey: ["job", id], queryFn: () => getJob(id), refetchInterval: poll });
-  return <Ask query={job}>{(found) => <Detail job={found} />}</Ask>;
+  if (job.data) return <Detail job={job.data} />;
+  return (
+    <Page title="Job">
+      <Card flush>
+        <Ask query={job}>{() => null}</Ask>
+      </Card>
+    </Page>
+  );
 }
 
 function Detail({ job }: { job: Job }) {

@@ -14,9 +14,9 @@ export function Why({ job, slice }: { job: Job; slice: number }) {
   const why = useQuery({ queryKey: ["job-part", job.id, "why", slice], queryFn: () => getJobWhy(job.id, slice), refetchInterval: poll });
   return (
     <Card title="Why">
-      <Ask query={why} loading={<Block className="h-64" />}>
+      <Ask query={why} loading={<Block className="h-72" />}>
         {(found) => (
-          <div className="grid gap-5">
+          <div className="grid min-h-72 min-w-0 content-start gap-5">
             {found.waiting ? <Waiting why={found.waiting} jobId={job.id} /> : null}
             {found.slice ? <OneSlice why={found.slice} /> : null}
             {!found.waiting && !found.slice ? <p className="text-soft">Nothing waits, and there is nothing to explain.</p> : null}
@@ -32,7 +32,7 @@ type SliceWhy = NonNullable<JobWhy["slice"]>;
 
 function Waiting({ why, jobId }: { why: WaitingWhy; jobId: string }) {
   return (
-    <section aria-label="Why it waits" className="grid gap-3">
+    <section aria-label="Why it waits" className="grid min-w-0 gap-3">
       <p>
         <Badge tone="wait">waits</Badge> <span className="ml-1">{why.words}</span>
       </p>
@@ -44,15 +44,15 @@ function Waiting({ why, jobId }: { why: WaitingWhy; jobId: string }) {
       {why.gates.length ? (
         <ul className="grid gap-1.5">
           {why.gates.map((gate) => (
-            <li key={gate.gate} className="flex items-center gap-3">
-              <span className="w-20 shrink-0 text-sm text-soft">{showEnum(gate.gate)}</span>
-              <span className="w-40 shrink-0 truncate" title={gate.asked}>
+            <li key={gate.gate} className="flex flex-wrap items-center gap-x-3">
+              <span className="w-16 shrink-0 text-sm text-soft">{showEnum(gate.gate)}</span>
+              <span className="w-28 shrink-0 truncate lg:w-40" title={gate.asked}>
                 {gate.asked}
               </span>
-              <span aria-hidden className="h-2 flex-1 overflow-hidden rounded-full bg-raised">
+              <span aria-hidden className="h-2 min-w-16 flex-1 overflow-hidden rounded-full bg-raised max-sm:hidden">
                 <span className="block h-full bg-wait" style={{ width: `${why.slot_count ? (gate.failed_count / why.slot_count) * 100 : 0}%` }} />
               </span>
-              <span className="figure w-32 shrink-0 text-right text-sm">
+              <span className="figure ml-auto w-28 shrink-0 text-right text-sm">
                 {gate.failed_count} of {countOf(why.slot_count, "slot")}
               </span>
             </li>
@@ -82,7 +82,7 @@ function Waiting({ why, jobId }: { why: WaitingWhy; jobId: string }) {
 
 function OneSlice({ why }: { why: SliceWhy }) {
   return (
-    <section aria-label={`Slice ${why.index}`} className="grid gap-3">
+    <section aria-label={`Slice ${why.index}`} className="grid min-w-0 gap-3">
       <p>
         Slice <strong className="figure">{why.index}</strong> <Badge state={why.state} /> <span className="text-soft">after {countOf(why.attempt_count, "attempt")}</span>
       </p>

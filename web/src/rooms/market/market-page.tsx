@@ -21,7 +21,7 @@ export function MarketPage() {
   const spots = useQuery({ queryKey: ["market", "spot"], queryFn: getSpots, refetchInterval: poll || 15_000 });
   return (
     <Page title="Market" lead="Spot follows supply and demand, in public. A job pays spot, never above its ceiling and never below an owner's floor.">
-      <Ask query={spots} loading={<Block className="h-96" />} isEmpty={(page) => !page.spots.length} empty={<Card><Empty title="No prices yet">The market sets them with its first tick after nodes have come.</Empty></Card>}>
+      <Ask query={spots} loading={<Block className="h-[78rem] xl:h-[46rem]" />} isEmpty={(page) => !page.spots.length} empty={<Card><Empty title="No prices yet">The market sets them with its first tick after nodes have come.</Empty></Card>}>
         {(page) => <Buckets spots={page.spots} />}
       </Ask>
       <div className="mt-6 grid gap-6">
@@ -140,18 +140,18 @@ function toLevel(step: { price_microcredits_per_hour: bigint | null; count: numb
 
 function EarningsCard() {
   const [country, setCountry] = useState("");
-  const [tier, setTier] = useState("");
+  const [chosen, setChosen] = useState("");
   const card = useQuery({ queryKey: ["market", "rate-card"], queryFn: getRateCard, staleTime: 300_000 });
+  const tier = chosen || (Object.keys(card.data?.tiers_ppm ?? {})[0] ?? "");
   const asked = { tier: tier || undefined, country: /^[a-z]{2}$/i.test(country) ? country.toUpperCase() : undefined };
   const account = useAccount();
-  const earnings = useQuery({ queryKey: ["market", "earnings", asked], queryFn: () => getEarnings(asked), enabled: Boolean(account), placeholderData: keepPreviousData });
+  const earnings = useQuery({ queryKey: ["market", "earnings", asked], queryFn: () => getEarnings(asked), enabled: Boolean(account && tier), placeholderData: keepPreviousData });
   return (
     <Card title="What a machine would earn" note="from the last day, and no promise">
       <div className="mb-4 grid max-w-xl gap-4 sm:grid-cols-2">
         <Field label="Card">
           {(props) => (
-            <select {...props} value={tier} onChange={(event) => setTier(event.target.value)}>
-              <option value="">every tier</option>
+            <select {...props} value={tier} onChange={(event) => setChosen(event.target.value)}>
               {Object.keys(card.data?.tiers_ppm ?? {}).map((each) => (
                 <option key={each} value={each}>
                   {showTier(each)}

@@ -39,7 +39,14 @@ export function RunPage() {
 function Found({ id }: { id: string }) {
   const poll = usePoll();
   const run = useQuery({ queryKey: ["run", id], queryFn: () => getRun(id), refetchInterval: poll || 3_000 });
-  return <Ask query={run}>{(found) => <Detail detail={found} />}</Ask>;
+  if (run.data) return <Detail detail={run.data} />;
+  return (
+    <Page title="Run">
+      <Card flush>
+        <Ask query={run}>{() => null}</Ask>
+      </Card>
+    </Page>
+  );
 }
 
 function Detail({ detail }: { detail: RunDetail }) {

@@ -40,7 +40,14 @@ export function NodePage() {
 function Found({ id }: { id: string }) {
   const poll = usePoll();
   const node = useQuery({ queryKey: ["node", id], queryFn: () => getNode(id), refetchInterval: poll });
-  return <Ask query={node}>{(found) => <Detail node={found} />}</Ask>;
+  if (node.data) return <Detail node={node.data} />;
+  return (
+    <Page title="Node">
+      <Card flush>
+        <Ask query={node}>{() => null}</Ask>
+      </Card>
+    </Page>
+  );
 }
 
 function Detail({ node }: { node: Node }) {

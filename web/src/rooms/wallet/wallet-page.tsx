@@ -30,11 +30,11 @@ function Wallet() {
   const credits = useQuery({ queryKey: ["credits", "balance"], queryFn: getCredits, refetchInterval: poll });
   return (
     <div className="grid gap-6">
-      <Ask query={credits} loading={<Block className="h-32" />}>
+      <Ask query={credits} loading={<Block className="h-[46rem] lg:h-[28rem]" />}>
         {(found) => (
           <>
             <Balance credits={found} />
-            <div className="grid items-start gap-6 lg:grid-cols-3">
+            <div className="grid gap-6 lg:grid-cols-3">
               <TopUpCard credits={found} />
               <CashOutCard credits={found} />
               <SpendCard credits={found} />
@@ -47,8 +47,8 @@ function Wallet() {
         <Payouts />
       </div>
       <Holds />
-      <PayWhyCard />
       <Statement />
+      <PayWhyCard />
     </div>
   );
 }
@@ -148,7 +148,7 @@ function CashOutCard({ credits }: { credits: Credits }) {
   const send = useWalletCall(requestPayout, "Asked for. It is reserved until the operator approves it.");
   return (
     <Card title="Cash out">
-      <Ask query={details} loading={<Block className="h-32" />}>
+      <Ask query={details} loading={<Block className="h-64" />}>
         {(found) =>
           found ? (
             <>
@@ -215,7 +215,7 @@ function TopUps() {
     { name: "Asked", right: true, cell: (each) => <Time at={each.created_at} /> },
   ];
   return (
-    <Card title="Top-ups" flush>
+    <Card title="Top-ups" flush className="min-h-56">
       <Ask query={topUps} loading={<Rows count={3} />} isEmpty={(page) => !page.top_ups.length} empty={<Empty title="No top-ups yet" />}>
         {(page) => <Table label="Top-ups" rows={page.top_ups} keyOf={(each) => each.id} columns={columns} />}
       </Ask>
@@ -235,7 +235,7 @@ function Payouts() {
     { name: "", right: true, cell: (each) => (each.state === "requested" || each.state === "reserved" ? <Button look="quiet" onClick={() => cancel.mutate(each.id)}>Cancel</Button> : null) },
   ];
   return (
-    <Card title="Payouts" flush>
+    <Card title="Payouts" flush className="min-h-56">
       <Ask query={payouts} loading={<Rows count={3} />} isEmpty={(page) => !page.payouts.length} empty={<Empty title="No payouts yet" />}>
         {(page) => <Table label="Payouts" rows={page.payouts} keyOf={(each) => each.id} columns={columns} />}
       </Ask>
@@ -251,7 +251,7 @@ function Holds() {
     getNextPageParam: (page) => page.cursor ?? undefined,
   });
   return (
-    <Card title="Set aside" note="for jobs that have not ended" flush>
+    <Card title="Set aside" note="for jobs that have not ended" flush className="min-h-60">
       <Paged query={holds} loading={<Rows count={3} />} itemsOf={(page) => page.holds} empty={<Empty title="Nothing is set aside">A job sets aside the most that it can cost, and gives the rest back when it ends.</Empty>}>
         {(items) => (
           <Table
