@@ -48,7 +48,10 @@ CREATE TYPE public.failure_cause AS ENUM (
     'hub_fault',
     'cancelled',
     'expired',
-    'poisonous'
+    'poisonous',
+    'packages_failed',
+    'packages_unreachable',
+    'not_allowed'
 );
 CREATE TYPE public.isolation_level AS ENUM (
     'sandboxed',
