@@ -2,9 +2,11 @@
 
 import io
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import click
 import pytest
 from rich.console import Console
 
@@ -186,3 +188,15 @@ def test_a_nodes_state_is_one_word(fields: dict[str, Any], word: str) -> None:
 def test_a_machine_without_a_card_has_the_tier_of_its_cpu() -> None:
     assert list_tiers(make_node()) == ["rtx-4090"]
     assert list_tiers(make_node(slots=make_node().slots[1:])) == ["cpu"]
+
+
+def test_requirements_are_a_file_or_a_list_whose_versions_may_have_commas(tmp_path: Path) -> None:
+    from computepool.cli.run import choose_requirements
+
+    file = tmp_path / "requirements.txt"
+    file.write_text("numpy\n")
+
+    assert choose_requirements(str(file)) == file
+    assert choose_requirements("torch>=2.4,<3, numpy") == ["torch>=2.4,<3", "numpy"]
+    with pytest.raises(click.UsageError, match="no file"):
+        choose_requirements("absent.txt")

@@ -268,3 +268,59 @@ def test_a_class_is_refused_exactly_above_the_grant(asked, granted):
         assert refusal.startswith(
             f"priority_class is {asked.value}; this account may ask for {granted.value} at most."
         )
+
+
+DIGEST = "@sha256:" + "a" * 64
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        "numpy",
+        "numpy==2.1.0",
+        "torch>=2.4,<3",
+        "uvicorn[standard]~=0.30",
+        "ruamel.yaml",
+        "x==1.*",
+        "scikit-learn >= 1.5",
+    ],
+)
+def test_package_with_versions_is_taken(package):
+    assert list_faults(make_spec(packages=(package,)), now=NOW) == []
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        *("", "-r other.txt", "--index-url=http://evil", "./local", "../up", "numpy @ http://evil/x.whl", "a;b"),
+        *("git+https://x/y", "a==1 --hash=sha256:0", "x\ny", "a" * 201, "file:///x.whl", "numpy==$(id)", "-e ."),
+    ],
+)
+def test_address_path_or_option_is_no_package(package):
+    (fault,) = list_faults(make_spec(packages=(package,)), now=NOW)
+    assert "numpy==2.1.0" in fault
+
+
+def test_packages_have_a_number():
+    (fault,) = list_faults(make_spec(packages=("a",) * 101), now=NOW)
+    assert "100 are allowed" in fault
+
+
+def test_image_needs_its_digest_and_a_container():
+    contained = Requirements(isolation=IsolationLevel.CONTAINER)
+    assert list_faults(make_spec(image="docker.io/library/python" + DIGEST, requirements=contained), now=NOW) == []
+    (fault,) = list_faults(make_spec(image="python:3.12", requirements=contained), now=NOW)
+    assert "digest" in fault
+    (fault,) = list_faults(make_spec(image="python" + DIGEST), now=NOW)
+    assert "isolation container" in fault
+    (fault,) = list_faults(make_spec(image="python" + DIGEST, requirements=contained, packages=("a",)), now=NOW)
+    assert "leave packages empty" in fault
+
+
+@pytest.mark.parametrize(
+    "target", ["example.org", "example.org:0", "example.org:65536", "http://x:80", "*.x:443", "a b:1"]
+)
+def test_host_to_reach_is_one_host_and_one_port(target):
+    (fault,) = list_faults(make_spec(egress=(target,)), now=NOW)
+    assert "host:port" in fault
+    assert list_faults(make_spec(egress=("example.org:443",)), now=NOW) == []

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from computepool.core.errors import InvalidSpec
-from computepool.sdk.files import collect_files, read_script
+from computepool.sdk.files import collect_files, read_packages, read_script
 
 
 @pytest.fixture
@@ -90,3 +90,14 @@ def test_a_name_that_is_not_text_is_refused(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")).touch()
     with pytest.raises(InvalidSpec, match="rename the file"):
         names(tmp_path)
+
+
+def test_requirements_are_a_list_or_a_file_without_its_comments(tmp_path: Path) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text("# pinned\nnumpy==2.1.0  # fast\n\ntorch>=2.4,<3\n")
+
+    assert read_packages(file) == ("numpy==2.1.0", "torch>=2.4,<3")
+    assert read_packages(str(file)) == read_packages(file)
+    assert read_packages(["numpy  ==2"]) == ("numpy ==2",)
+    with pytest.raises(InvalidSpec, match="cannot be read"):
+        read_packages(tmp_path / "absent.txt")

@@ -123,3 +123,43 @@ def test_only_unix_and_internet_sockets_open(architecture: str) -> None:
 def test_machine_without_a_filter_is_refused() -> None:
     with pytest.raises(SandboxRefused, match="riscv64"):
         find_filter("riscv64")
+
+
+def decide_by_profile(name: str, *arguments: int) -> str:
+    """What libseccomp makes of the profile: rules of one call are alternatives, and the first that fits decides."""
+    profile = build_seccomp.build_profile()
+    for rule in profile["syscalls"]:
+        if name in rule["names"]:
+            wanted = rule.get("args", [])
+            if all(arguments[each["index"]] & each["value"] == each["valueTwo"] for each in wanted):
+                return str(rule["action"])
+    return str(profile["defaultAction"])
+
+
+def test_profile_for_engines_decides_as_the_filter_does() -> None:
+    for name in sorted(build_seccomp.list_known_names()):
+        arch = build_seccomp.ARCHITECTURES["x86_64"]
+        try:
+            number = build_seccomp.number_of(arch, name)
+        except SystemExit:
+            continue
+        if number is None:
+            continue
+        for arguments in (
+            (0, 0),
+            (40, 0x5412),
+            (1, 0x541C),
+            (10, 0x5413),
+            (0x10000000, 0x5401),
+            (2, 1 << 32 | 0x5412),
+        ):
+            allowed = decide("x86_64", name, *arguments) == ALLOW
+            assert (decide_by_profile(name, *arguments) == "SCMP_ACT_ALLOW") is allowed, (name, arguments)
+
+
+def test_profile_knows_no_other_architecture_and_refuses_by_default() -> None:
+    profile = build_seccomp.build_profile()
+
+    assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
+    assert all(each["subArchitectures"] == [] for each in profile["archMap"])
+    assert decide_by_profile("a_call_of_tomorrow") == "SCMP_ACT_ERRNO"
