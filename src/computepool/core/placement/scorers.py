@@ -102,7 +102,7 @@ def default_tflops(slot: Slot) -> float:
 
 
 def score_price(candidate: Candidate, shape: Shape) -> float:
-    """By what would be paid: floors below spot are all the same. A ceiling below spot changes nothing of the order."""
+    """By what would be paid: floors below spot are all the same. A ceiling below spot leaves the order as it is."""
     paid = max(candidate.price_microcredits_per_hour, candidate.spot_microcredits_per_hour)
     return -log(max(paid, PRICE_MICROCREDITS_MIN))
 
