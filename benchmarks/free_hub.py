@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import sys
 
+from computepool.core.ids import AccountId
 from computepool.core.jobs.spec import Requirements
+from computepool.core.placement.price import Asked
 from computepool.core.placement.scorers import Candidate
 from computepool.core.placement.shape import Shape, to_shape
 from computepool.core.placement.slot import Slot
@@ -22,10 +24,10 @@ class _NoPrices(PriceBook):
     def reserve(self, shape: Shape, wall_seconds: int) -> int:
         return 0
 
-    def ask(self, slot: Slot, speed_tflops: float, floor: int) -> int:
-        return floor
+    def ask(self, slot: Slot, speed_tflops: float, floor: int) -> Asked:
+        return Asked(floor, floor)
 
-    def rate(self, candidate: Candidate, ceiling: int | None) -> int:
+    def rate(self, candidate: Candidate, ceiling: int | None, account_id: AccountId) -> int:
         return 0
 
 

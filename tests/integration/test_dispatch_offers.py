@@ -13,7 +13,8 @@ import pytest
 
 from computepool.core.ids import AttemptId
 from computepool.core.market.offers import Audience
-from computepool.core.placement.fleet import _JOB_KIND, _SLICE_SECONDS, FleetIndex
+from computepool.core.placement.fleet import FleetIndex
+from computepool.core.placement.leaves import JOB_KIND, SLICE_SECONDS
 from computepool.core.placement.pools import Fleet
 from computepool.hub.dispatch.registry import Registry
 from computepool.hub.dispatch.rounds import Rounds
@@ -257,8 +258,8 @@ async def test_no_floor_keeps_owners_from_their_own_nodes_public_or_not(
 
 
 PLANTED = {
-    "kinds": (FleetIndex, "_mask", lambda *asked: _mask_all_but(_JOB_KIND, *asked)),
-    "shortest slices": (FleetIndex, "_mask", lambda *asked: _mask_all_but(_SLICE_SECONDS, *asked)),
+    "kinds": (FleetIndex, "_mask", lambda *asked: _mask_all_but(JOB_KIND, *asked)),
+    "shortest slices": (FleetIndex, "_mask", lambda *asked: _mask_all_but(SLICE_SECONDS, *asked)),
     "own floors": (Fleet, "_find_own", lambda self, account_id: None),
     "pools": (Fleet, "_insert", lambda self, candidate, *place: self._public.add(candidate)),
 }

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from computepool.core.ids import AccountId, NodeId, SlotName
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.placement import fleet as fleet_module
+from computepool.core.placement import leaves as leaves_module
 from computepool.core.placement import pools as pools_module
 from computepool.core.placement.checks import find_refusal
 from computepool.core.placement.fleet import FleetIndex
@@ -43,9 +44,9 @@ CREDIT = 1_000_000
 @pytest.fixture(autouse=True)
 def _eager_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves are cut, halved and rid of busy slots within a few questions, as they would be in a large fleet."""
-    monkeypatch.setattr(fleet_module, "CUT_SIZE_MIN", 2)
-    monkeypatch.setattr(fleet_module, "LEAF_SIZE_MAX", 6)
-    monkeypatch.setattr(fleet_module, "BUSY_MAX", 1)
+    monkeypatch.setattr(leaves_module, "CUT_SIZE_MIN", 2)
+    monkeypatch.setattr(leaves_module, "LEAF_SIZE_MAX", 6)
+    monkeypatch.setattr(leaves_module, "BUSY_MAX", 1)
     monkeypatch.setattr(fleet_module, "PLANS_MAX", 3)
     monkeypatch.setattr(fleet_module, "MASKS_MAX", 40)
     monkeypatch.setattr(pools_module, "OWN_INDEXES_MAX", 1)
@@ -638,12 +639,12 @@ class IndexThatLosesOldLeaves(FleetIndex):
 
 class IndexThatForgetsKinds(FleetIndex):
     def _mask(self, gate: int, wish: Any) -> int:
-        return -1 if gate == fleet_module._JOB_KIND else super()._mask(gate, wish)
+        return -1 if gate == leaves_module.JOB_KIND else super()._mask(gate, wish)
 
 
 class IndexThatForgetsTheShortestSlice(FleetIndex):
     def _mask(self, gate: int, wish: Any) -> int:
-        return -1 if gate == fleet_module._SLICE_SECONDS else super()._mask(gate, wish)
+        return -1 if gate == leaves_module.SLICE_SECONDS else super()._mask(gate, wish)
 
 
 class FleetWhosePoolsAreForAll(Fleet):

@@ -7,8 +7,8 @@ A question walks the leaves from the best down, passes over those where nothing 
 that fits. Questions teach the index: one that meets many good slots that fail a gate cuts their leaf in two at the
 value it asked for, and is never held up there again. Why it is built so: docs/internals/fleet-index.md.
 
-Knows neither time nor nodes nor queues, nor who may have a slot: private pools are for pools.py. Not safe for
-threads: one round at a time owns it.
+Leaves and what they hold are in leaves.py. Knows neither time nor nodes nor queues, nor who may have a slot: private
+pools are for pools.py. Not safe for threads: one round at a time owns it.
 """
 
 from __future__ import annotations
@@ -17,65 +17,39 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from itertools import compress, count, islice
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from computepool.core.ids import NodeId, SlotName
-from computepool.core.jobs.isolation import IsolationLevel
-from computepool.core.placement.scorers import Candidate, add_up, break_tie, list_values, to_factors
+from computepool.core.placement.leaves import (
+    FRESH,
+    NUMBERS,
+    REGION,
+    TURN,
+    Entry,
+    Fork,
+    Key,
+    Leaf,
+    Mask,
+    Ordering,
+    Place,
+    Plan,
+    Root,
+    make_keys,
+    renew,
+)
+from computepool.core.placement.scorers import Candidate, to_factors
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import SlotKind
 from computepool.core.placement.weights import Preference, Weights
 
-# A leaf is cut when it has refused as often as it has slots: by then a cut would have cost less than it has lost.
-# Below this size a look at every slot is cheaper than one leaf more.
-CUT_SIZE_MIN = 24
-# A leaf larger than this is halved when a slot is added, so that one cut never takes long.
-LEAF_SIZE_MAX = 2_048
 # Leaves are walked one by one, so their number is bounded by the number of slots: strange wishes cut no further.
 LEAVES_MIN = 256
 SLOTS_PER_LEAF_MIN = 32
 # One question does not pay for everything that is to be cut: the next ones go on where it stopped.
 CUTS_PER_QUESTION_MAX = 2
-# How many of the best slots that were refused are asked which gate to cut at.
-CUT_SAMPLE_SIZE = 64
-# A list that makes a question step over this many busy slots is rid of them.
-BUSY_MAX = 32
 # What is remembered per shape and ceiling is forgotten, oldest first, beyond this number.
 PLANS_MAX = 4_096
 MASKS_MAX = 4_096
-
-# The numbers that gate, in the order of `_Entry.gates`; a slot passes where its number is not below the wish's.
-_VRAM, _CORES, _RAM, _DISK, _ISOLATION, _PRICE, _BASE_PRICE = range(7)
-_NUMBERS = 7
-_REGION, _TIER, _GPU, _JOB_KIND, _SLICE_SECONDS = range(_NUMBERS, _NUMBERS + 5)
-
-# (score, negated; what breaks ties, ending in a number of its own; the slot). The smallest is the best.
-_Key = tuple[float, tuple[Any, ...], "_Entry"]
-# Where the turn stands in what breaks ties: before two ids and that number.
-_TURN = -4
-
-
-class Root(NamedTuple):
-    """What all slots of a leaf have in common: kind and tier, and whose work their owners take."""
-
-    gpu: bool
-    tier: str
-    # Empty: all.
-    job_kinds: frozenset[str]
-    slice_seconds_min: int
-
-
-class Place(NamedTuple):
-    """Where a slot stands among those that are like it."""
-
-    free: bool = True
-    # When it last came back from work; 0: it has had none here.
-    turn: int = 0
-    # Busy, and with work.
-    worked: bool = False
-
-
-FRESH = Place()
 
 
 class FleetIndex:
@@ -89,15 +63,15 @@ class FleetIndex:
         """`turns` grow with every slot that comes back from work; indexes of one fleet share them."""
         # The set of weights that stands first.
         self.first_weights = next(iter(sets), "")
-        self._orderings: list[_Ordering] = []
-        self._by_wish: dict[tuple[bool, Preference, str], _Ordering] = {}
-        self._entries: dict[tuple[NodeId, SlotName], _Entry] = {}
+        self._orderings: list[Ordering] = []
+        self._by_wish: dict[tuple[bool, Preference, str], Ordering] = {}
+        self._entries: dict[tuple[NodeId, SlotName], Entry] = {}
         # The leaf, or the fork that leads to its leaves.
-        self._roots: dict[Root, _Leaf | _Fork] = {}
+        self._roots: dict[Root, Leaf | Fork] = {}
         # By position. A leaf that was cut keeps its place here but stands in no ordering any more.
-        self._leaves: list[_Leaf] = []
-        self._plans: dict[tuple[Shape, int | None], _Plan] = {}
-        self._masks: dict[tuple[int, Any], _Mask] = {}
+        self._leaves: list[Leaf] = []
+        self._plans: dict[tuple[Shape, int | None], Plan] = {}
+        self._masks: dict[tuple[int, Any], Mask] = {}
         self._free_count = 0
         self._entry_count = 0
         self._turns = count(1) if turns is None else turns
@@ -116,7 +90,7 @@ class FleetIndex:
                 factors = to_factors(weights, preference)
                 found = next((o for o in self._orderings if o.gpu is gpu and o.factors == factors), None)
                 if found is None:
-                    found = _Ordering(len(self._orderings), gpu, factors)
+                    found = Ordering(len(self._orderings), gpu, factors)
                     self._orderings.append(found)
                 self._by_wish[gpu, preference, name] = found
 
@@ -233,7 +207,7 @@ class FleetIndex:
         number, places, positions = ordering.number, ordering.places, ordering.positions
         may_fit = plan.may_fit
         cuts_left = CUTS_PER_QUESTION_MAX
-        chosen: _Key | None = None
+        chosen: Key | None = None
         at = 0
         while True:
             # The next leaf where something may fit. Many are passed over, so this is left to C.
@@ -282,7 +256,7 @@ class FleetIndex:
         """The k best, best first: the winner and the runners-up. It answers people, so it need not be as fast."""
         ordering = self._by_wish[shape.gpu, preference, weights]
         plan = self._plan(shape, ceiling)
-        found: list[_Key] = []
+        found: list[Key] = []
         if k < 1:
             return []
         for bound, position in zip(ordering.places, ordering.positions, strict=True):
@@ -298,9 +272,9 @@ class FleetIndex:
                     break
                 entry = key[2]
                 if entry.free and plan.passes(entry) and entry.candidate.slot.node_id != avoid:
-                    insort(found, _renew(key))
+                    insort(found, renew(key))
                     # One that stands too far in front may yet fall behind the next ones.
-                    fitting += key[1][_TURN] == entry.turn
+                    fitting += key[1][TURN] == entry.turn
         return [key[2].candidate for key in found[:k]]
 
     def count_feasible(self, shape: Shape, *, ceiling: int | None = None, limit: int | None = None) -> int:
@@ -323,9 +297,9 @@ class FleetIndex:
 
     def _insert(self, candidate: Candidate, place: Place) -> None:
         self._entry_count += 1
-        entry = _Entry(candidate, self._entry_count, place)
+        entry = Entry(candidate, self._entry_count, place)
         leaf = self._leaf_of(entry)
-        entry.keys = _make_keys(entry, self._orderings, leaf.listable)
+        entry.keys = make_keys(entry, self._orderings, leaf.listable)
         entry.leaf = leaf
         leaf.hold(entry)
         self._entries[candidate.slot.node_id, candidate.slot.name] = entry
@@ -347,7 +321,7 @@ class FleetIndex:
         entry.leaf.drop(entry)
         return True
 
-    def _offer(self, entry: _Entry) -> None:
+    def _offer(self, entry: Entry) -> None:
         """Makes sure that a free slot is found: it stands in every list, and its leaf not behind it in any order."""
         leaf = entry.leaf
         # Where it is listed, be it free or busy, its leaf does not stand behind it, nor behind a later turn of it.
@@ -356,7 +330,7 @@ class FleetIndex:
         while missing:
             number = missing.bit_length() - 1
             missing ^= 1 << number
-            key = _renew(entry.keys[number])
+            key = renew(entry.keys[number])
             leaf.fresh[number].append(key)
             bound = leaf.bounds[number]
             if bound is None or key < bound:
@@ -364,13 +338,13 @@ class FleetIndex:
 
     # Leaves
 
-    def _leaf_of(self, entry: _Entry) -> _Leaf:
+    def _leaf_of(self, entry: Entry) -> Leaf:
         slot = entry.candidate.slot
         root = Root(slot.kind is SlotKind.GPU, slot.tier, slot.job_kinds, slot.slice_seconds_min)
         node = self._roots.get(root)
         if node is None:
-            node = self._roots[root] = self._grow_leaf(root, (inf,) * _NUMBERS, None, frozenset())
-        while isinstance(node, _Fork):
+            node = self._roots[root] = self._grow_leaf(root, (inf,) * NUMBERS, None, frozenset())
+        while isinstance(node, Fork):
             node = node.lead(entry)
         return node
 
@@ -380,19 +354,19 @@ class FleetIndex:
         highest: tuple[float, ...],
         regions: frozenset[str] | None,
         regions_barred: frozenset[str],
-    ) -> _Leaf:
-        leaf = _Leaf(len(self._leaves), len(self._orderings), root, highest, regions, regions_barred)
+    ) -> Leaf:
+        leaf = Leaf(len(self._leaves), len(self._orderings), root, highest, regions, regions_barred)
         leaf.listable = self._listable[root.gpu]
         self._leaves.append(leaf)
         return leaf
 
-    def _may_cut(self, leaf: _Leaf) -> bool:
+    def _may_cut(self, leaf: Leaf) -> bool:
         leaves_max = max(LEAVES_MIN, len(self._entries) // SLOTS_PER_LEAF_MIN)
-        return len(leaf.entries) >= CUT_SIZE_MIN and len(self._leaves) < 2 * leaves_max
+        return leaf.is_worth_cutting() and len(self._leaves) < 2 * leaves_max
 
-    def _cut(self, leaf: _Leaf, gate: int, value: Any) -> None:
+    def _cut(self, leaf: Leaf, gate: int, value: Any) -> None:
         """Replaces a leaf by two: slots that pass this gate with this wish, and those that do not."""
-        if gate == _REGION:
+        if gate == REGION:
             within = value if leaf.regions is None else leaf.regions & value
             passing = self._grow_leaf(leaf.root, leaf.highest, within, leaf.regions_barred)
             barred = leaf.regions_barred | value
@@ -401,7 +375,7 @@ class FleetIndex:
             lower = (*leaf.highest[:gate], value - 1, *leaf.highest[gate + 1 :])
             passing = self._grow_leaf(leaf.root, leaf.highest, leaf.regions, leaf.regions_barred)
             failing = self._grow_leaf(leaf.root, lower, leaf.regions, leaf.regions_barred)
-        fork = _Fork(gate, value, passing, failing, leaf.parent)
+        fork = Fork(gate, value, passing, failing, leaf.parent)
         if leaf.parent is None:
             self._roots[leaf.root] = fork
         else:
@@ -415,11 +389,11 @@ class FleetIndex:
             for ordering in self._orderings:
                 ordering.move(part, part.estimate(ordering.number))
 
-    def _halve(self, leaf: _Leaf) -> None:
+    def _halve(self, leaf: Leaf) -> None:
         """Cuts where the two parts come out most alike; slots that are alike in every gate may well stay together."""
         size = len(leaf.entries)
         evenness, gate, value = 0, 0, 0
-        for each in range(_NUMBERS):
+        for each in range(NUMBERS):
             numbers = sorted(entry.gates[each] for entry in leaf.entries)
             middle = numbers[size // 2]
             below = bisect_left(numbers, middle)
@@ -432,12 +406,12 @@ class FleetIndex:
 
     # Plans
 
-    def _plan(self, shape: Shape, ceiling: int | None) -> _Plan:
+    def _plan(self, shape: Shape, ceiling: int | None) -> Plan:
         """What is remembered of a shape and a ceiling, brought up to date."""
         plan = self._plans.get((shape, ceiling))
         if plan is None:
             _make_room(self._plans, PLANS_MAX)
-            plan = self._plans[shape, ceiling] = _Plan(shape, ceiling)
+            plan = self._plans[shape, ceiling] = Plan(shape, ceiling)
         leaf_count = len(self._leaves)
         if plan.known < leaf_count:
             # One byte per leaf in one long number: gates are put together by C, however many leaves there are.
@@ -453,7 +427,7 @@ class FleetIndex:
         mask = self._masks.get((gate, wish))
         if mask is None:
             _make_room(self._masks, MASKS_MAX)
-            mask = self._masks[gate, wish] = _Mask()
+            mask = self._masks[gate, wish] = Mask()
         leaves = self._leaves
         if mask.known < len(leaves):
             grown = bytes(255 * leaf.may_pass(gate, wish) for leaf in leaves[mask.known :])
@@ -465,389 +439,3 @@ class FleetIndex:
 def _make_room(remembered: dict[Any, Any], most: int) -> None:
     while len(remembered) >= most:
         del remembered[next(iter(remembered))]
-
-
-class _Ordering:
-    """One kind of question, and the leaves in the order in which it should look at them."""
-
-    __slots__ = ("factors", "gpu", "number", "places", "positions")
-
-    def __init__(self, number: int, gpu: bool, factors: tuple[float, ...]) -> None:
-        self.number = number
-        self.gpu = gpu
-        self.factors = factors
-        # A leaf stands at its best slot's key, or at a better one that was taken since: never at a worse.
-        self.places: list[_Key] = []
-        # The leaf that stands at each place.
-        self.positions: list[int] = []
-
-    def move(self, leaf: _Leaf, key: _Key | None) -> None:
-        """To the place that this key gives it; a leaf without free slots stands nowhere."""
-        place = leaf.bounds[self.number]
-        if place is not None:
-            at = bisect_left(self.places, place)
-            del self.places[at], self.positions[at]
-        if key is not None:
-            at = bisect_left(self.places, key)
-            self.places.insert(at, key)
-            self.positions.insert(at, leaf.position)
-        leaf.bounds[self.number] = key
-
-
-class _Entry:
-    """A slot as the index keeps it. Identity is all: an update makes a new one."""
-
-    __slots__ = ("candidate", "free", "gates", "keys", "leaf", "listed", "region", "serial", "turn", "worked")
-
-    leaf: _Leaf
-
-    def __init__(self, candidate: Candidate, serial: int, place: Place) -> None:
-        slot = candidate.slot
-        self.candidate = candidate
-        self.serial = serial
-        # Keys with an earlier turn stand too far in front.
-        self.free, self.turn, self.worked = place
-        self.gates = (
-            slot.vram_bytes,
-            slot.cores,
-            slot.ram_bytes,
-            slot.disk_bytes,
-            slot.isolation.rank,
-            -candidate.price_microcredits_per_hour,
-            -candidate.base_price_microcredits_per_hour,
-        )
-        self.region = slot.region
-        # Its key in each ordering, by number, perhaps of an earlier turn.
-        self.keys: tuple[_Key, ...] = ()
-        # One bit per ordering in whose list (or among whose fresh ones) it stands.
-        self.listed = 0
-
-
-def _make_keys(entry: _Entry, orderings: list[_Ordering], listable: int) -> tuple[_Key, ...]:
-    """One per ordering; where it is never listed, none that is worth making."""
-    candidate = entry.candidate
-    values = {gpu: list_values(candidate, _MODEST[gpu]) for gpu in (False, True)}
-    # The serial number keeps an entry apart from the outdated one of the same slot that may still stand in a list.
-    ties = {gpu: (*break_tie(candidate, gpu=gpu, turn=entry.turn), entry.serial) for gpu in (False, True)}
-    nowhere: _Key = (inf, (), entry)
-    return tuple(
-        (-add_up(each.factors, values[each.gpu]), ties[each.gpu], entry) if listable >> each.number & 1 else nowhere
-        for each in orderings
-    )
-
-
-def _renew(key: _Key) -> _Key:
-    """With the turn that the slot has now. It only grows: an old key stands too far in front, never too far back."""
-    score, tie, entry = key
-    return key if tie[_TURN] == entry.turn else (score, (*tie[:_TURN], entry.turn, *tie[_TURN + 1 :]), entry)
-
-
-def _make_modest_shape(gpu: bool) -> Shape:
-    return Shape(
-        gpu=gpu,
-        vram_bytes=0,
-        cores=0,
-        ram_bytes=0,
-        disk_bytes=0,
-        tiers=(),
-        regions=(),
-        isolation=min(IsolationLevel, key=lambda level: level.rank),
-    )
-
-
-# Every slot that fits some shape gets the same score for the shape that asks for least: see scorers.py.
-_MODEST = {gpu: _make_modest_shape(gpu) for gpu in (False, True)}
-
-
-class _Fork:
-    """Where a leaf was cut: slots that pass lie on one side, the others on the other."""
-
-    __slots__ = ("failing", "gate", "parent", "passing", "value")
-
-    def __init__(self, gate: int, value: Any, passing: _Leaf, failing: _Leaf, parent: _Fork | None) -> None:
-        self.gate = gate
-        self.value = value
-        self.passing: _Leaf | _Fork = passing
-        self.failing: _Leaf | _Fork = failing
-        self.parent = parent
-
-    def lead(self, entry: _Entry) -> _Leaf | _Fork:
-        passes = entry.region in self.value if self.gate == _REGION else entry.gates[self.gate] >= self.value
-        return self.passing if passes else self.failing
-
-    def replace(self, leaf: _Leaf, fork: _Fork) -> None:
-        if self.passing is leaf:
-            self.passing = fork
-        else:
-            self.failing = fork
-
-
-class _Leaf:
-    """Slots of one root from one part of the space of gates."""
-
-    __slots__ = (
-        "bounds",
-        "entries",
-        "free_count",
-        "fresh",
-        "highest",
-        "listable",
-        "lists",
-        "lowest",
-        "outdated_count",
-        "parent",
-        "position",
-        "refusal_count",
-        "regions",
-        "regions_barred",
-        "regions_seen",
-        "retired",
-        "root",
-        "size_max",
-    )
-
-    def __init__(
-        self,
-        position: int,
-        ordering_count: int,
-        root: Root,
-        highest: tuple[float, ...],
-        regions: frozenset[str] | None,
-        regions_barred: frozenset[str],
-    ) -> None:
-        self.position = position
-        self.root = root
-        # No slot of this leaf, now or later, has a gate's number above these, or a region outside of these.
-        self.highest = highest
-        self.regions = regions
-        self.regions_barred = regions_barred
-        # No slot that is here, or ever was, has a lower number or another region.
-        self.lowest: tuple[float, ...] = (inf,) * _NUMBERS
-        self.regions_seen: set[str | None] = set()
-        self.entries: set[_Entry] = set()
-        self.free_count = 0
-        self.outdated_count = 0
-        self.refusal_count = 0
-        self.size_max = LEAF_SIZE_MAX
-        # One bit per ordering that its slots take part in.
-        self.listable = 0
-        self.parent: _Fork | None = None
-        self.retired = False
-        # Per ordering: slots in order, some of them busy by now; slots not yet sorted in; the leaf's place.
-        self.lists: list[list[_Key]] = [[] for _ in range(ordering_count)]
-        self.fresh: list[list[_Key]] = [[] for _ in range(ordering_count)]
-        self.bounds: list[_Key | None] = [None] * ordering_count
-
-    def hold(self, entry: _Entry) -> None:
-        self.entries.add(entry)
-        self.lowest = tuple(map(min, self.lowest, entry.gates))
-        self.regions_seen.add(entry.region)
-
-    def drop(self, entry: _Entry) -> None:
-        """It stays in the lists until somebody comes by, but never do outdated ones outnumber the others."""
-        self.entries.discard(entry)
-        # An entry and its keys name each other; let go of, they need no collector to be freed.
-        entry.keys = ()
-        self.outdated_count += 1
-        if self.outdated_count > CUT_SIZE_MIN + len(self.entries):
-            self.outdated_count = 0
-            for lists in (self.lists, self.fresh):
-                for keys in lists:
-                    keys[:] = [key for key in keys if key[2] in self.entries]
-
-    def settle(self, number: int) -> _Key | None:
-        """Sorts in what is fresh, lets go of the busy ones in front, puts those back whose turn is later by now, and
-        returns the best."""
-        keys, fresh = self.lists[number], self.fresh[number]
-        if fresh:
-            if len(fresh) * 16 > len(keys):
-                keys.extend(fresh)
-                keys.sort()
-            else:
-                for key in fresh:
-                    insort(keys, key)
-            fresh.clear()
-        passed = 0
-        late: tuple[_Key, ...] = ()
-        for key in keys:
-            entry = key[2]
-            if not entry.free:
-                entry.listed &= ~(1 << number)
-            elif key[1][_TURN] == entry.turn:
-                break
-            else:
-                late = (*late, _renew(key))
-            passed += 1
-        if passed == 1 and late and (len(keys) == 1 or late[0] < keys[1]):
-            # It has had its turn, and nobody is like it.
-            keys[0] = late[0]
-        elif passed:
-            del keys[:passed]
-            for key in late:
-                insort(keys, key)
-        return keys[0] if keys else None
-
-    def estimate(self, number: int) -> _Key | None:
-        """The best slot or, if that is busy by now, a better one. Sorts nothing: perhaps nobody will ask."""
-        return min([*self.lists[number][:1], *self.fresh[number]], default=None)
-
-    def search(self, number: int, plan: _Plan, avoid: NodeId | None, chosen: _Key | None) -> tuple[_Key | None, bool]:
-        """The first slot that passes and beats the chosen one, and whether the leaf has refused too often by now."""
-        refusal_count = busy = 0
-        found = None
-        late: list[_Key] = []
-        vram_wish, cores_wish, ram_wish, disk_wish, isolation_wish, price_wish, base_price_wish = plan.wish
-        regions = plan.regions
-        for key in self.lists[number]:
-            entry = key[2]
-            if not entry.free:
-                busy += 1
-                continue
-            if chosen is not None and chosen < key:
-                break
-            vram, cores, ram, disk, isolation, price, base_price = entry.gates
-            # The same as `_Plan.passes`, written out: most of the time that a search takes is spent here.
-            if (
-                ram < ram_wish
-                or cores < cores_wish
-                or price < price_wish
-                or isolation < isolation_wish
-                or disk < disk_wish
-                or vram < vram_wish
-                or base_price < base_price_wish
-                or (regions and entry.region not in regions)
-            ):
-                refusal_count += 1
-            elif entry.candidate.slot.node_id != avoid:
-                if key[1][_TURN] == entry.turn:
-                    found = key
-                    break
-                late.append(key)
-        if late:
-            renewed = min(self._put_back(number, late))
-            if (found is None or renewed < found) and (chosen is None or renewed < chosen):
-                found = renewed
-        if busy > BUSY_MAX:
-            self._let_go_of_busy(number)
-        self.refusal_count += refusal_count
-        return found, refusal_count > 0 and self.refusal_count >= len(self.entries)
-
-    def _put_back(self, number: int, late: list[_Key]) -> list[_Key]:
-        """To where their turns are by now."""
-        keys = self.lists[number]
-        renewed = [_renew(key) for key in late]
-        for key in late:
-            del keys[bisect_left(keys, key)]
-        for key in renewed:
-            insort(keys, key)
-        return renewed
-
-    def _let_go_of_busy(self, number: int) -> None:
-        keys = self.lists[number]
-        for key in keys:
-            if not key[2].free:
-                key[2].listed &= ~(1 << number)
-        keys[:] = [key for key in keys if key[2].free]
-
-    def pour_into(self, fork: _Fork) -> None:
-        """Everything moves to the two parts in the order it has, so that nothing need be sorted again."""
-        for entry in self.entries:
-            part = fork.lead(entry)
-            assert isinstance(part, _Leaf)
-            entry.leaf = part
-            part.entries.add(entry)
-            part.free_count += entry.free
-        for part in (fork.passing, fork.failing):
-            assert isinstance(part, _Leaf)
-            part.lowest, part.regions_seen = self.lowest, set(self.regions_seen)
-            entries = part.entries
-            part.lists = [[key for key in keys if key[2] in entries] for keys in self.lists]
-            part.fresh = [[key for key in keys if key[2] in entries] for keys in self.fresh]
-        self.retired = True
-        self.entries, self.lists, self.fresh = set(), [], []
-
-    def may_pass(self, gate: int, wish: Any) -> bool:
-        """Whether this leaf can ever hold a slot that passes the gate. The answer never changes."""
-        if gate < _REGION:
-            return bool(self.highest[gate] >= wish)
-        if gate == _TIER:
-            return self.root.tier in wish
-        if gate == _GPU:
-            return self.root.gpu
-        if gate == _JOB_KIND:
-            return not self.root.job_kinds or wish in self.root.job_kinds
-        if gate == _SLICE_SECONDS:
-            return bool(self.root.slice_seconds_min <= wish)
-        wanted = wish if self.regions is None else wish & self.regions
-        return not wanted <= self.regions_barred
-
-
-class _Mask:
-    """One gate with one wish: a byte of ones for each leaf that may pass."""
-
-    __slots__ = ("bits", "known")
-
-    def __init__(self) -> None:
-        self.bits = 0
-        self.known = 0
-
-
-class _Plan:
-    """A shape with a ceiling, and which leaves may hold a slot for it."""
-
-    __slots__ = ("gates", "known", "may_fit", "regions", "wish")
-
-    def __init__(self, shape: Shape, ceiling: int | None) -> None:
-        base_ceiling = shape.base_ceiling_microcredits_per_hour
-        self.regions = frozenset(shape.regions)
-        self.wish: tuple[float, ...] = (
-            shape.vram_bytes,
-            shape.cores,
-            shape.ram_bytes,
-            shape.disk_bytes,
-            shape.isolation.rank,
-            -inf if ceiling is None else -ceiling,
-            -inf if base_ceiling is None else -base_ceiling,
-        )
-        self.gates: list[tuple[int, Any]] = list(enumerate(self.wish))
-        if self.regions:
-            self.gates.append((_REGION, self.regions))
-        if shape.tiers:
-            self.gates.append((_TIER, frozenset(shape.tiers)))
-        if shape.gpu:
-            self.gates.append((_GPU, True))
-        self.gates += [(_JOB_KIND, shape.job_kind), (_SLICE_SECONDS, shape.slice_seconds)]
-        # One byte per leaf, by position, for the first `known` of them.
-        self.may_fit = b""
-        self.known = 0
-
-    def passes(self, entry: _Entry) -> bool:
-        """All gates but those of the root, which all slots of the leaf share and which were looked at there."""
-        vram, cores, ram, disk, isolation, price, base_price = entry.gates
-        wish = self.wish
-        return (
-            ram >= wish[_RAM]
-            and vram >= wish[_VRAM]
-            and cores >= wish[_CORES]
-            and disk >= wish[_DISK]
-            and isolation >= wish[_ISOLATION]
-            and price >= wish[_PRICE]
-            and base_price >= wish[_BASE_PRICE]
-            and (not self.regions or entry.region in self.regions)
-        )
-
-    def find_cut(self, keys: list[_Key]) -> tuple[int, Any]:
-        """The gate, and the wish there, that holds back most of the slots a search would meet first."""
-        refusals = [0] * (_NUMBERS + 1)
-        refused = (key[2] for key in keys if key[2].free and not self.passes(key[2]))
-        for entry in islice(refused, CUT_SAMPLE_SIZE):
-            for gate, (number, wish) in enumerate(zip(entry.gates, self.wish, strict=True)):
-                refusals[gate] += number < wish
-            refusals[_REGION] += bool(self.regions) and entry.region not in self.regions
-        gate = refusals.index(max(refusals))
-        return gate, self.regions if gate == _REGION else self.wish[gate]
-
-    def suits_all(self, leaf: _Leaf) -> bool:
-        if any(lowest < wish for lowest, wish in zip(leaf.lowest, self.wish, strict=True)):
-            return False
-        return not self.regions or leaf.regions_seen <= self.regions

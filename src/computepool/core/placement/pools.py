@@ -13,7 +13,8 @@ from dataclasses import replace
 from itertools import chain, count, islice
 
 from computepool.core.ids import AccountId, NodeId, SlotName
-from computepool.core.placement.fleet import FRESH, FleetIndex, Place, Root
+from computepool.core.placement.fleet import FleetIndex
+from computepool.core.placement.leaves import FRESH, Place, Root
 from computepool.core.placement.scorers import Candidate, break_tie, score
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.weights import Preference, Weights
