@@ -6,6 +6,8 @@ import hashlib
 
 import pytest
 
+from tests.support.wheels import add_wheel
+
 WRITES_FILES = """
 import os, pathlib, sys
 out = pathlib.Path(os.environ["COMPUTEPOOL_OUTPUT_DIR"])
@@ -41,6 +43,24 @@ def test_script_files_environment_logs_and_outputs_make_the_round_trip(start_age
     kinds = [event.kind for event in job.events()]
     assert kinds[0] == "job_submitted"
     assert kinds[-1] == "job_succeeded"
+
+
+def test_a_script_finds_the_packages_it_asked_for_and_a_wrong_list_costs_nothing(start_agent, client, tmp_path):
+    add_wheel(tmp_path / "simple", "tiny", "2.0")
+    start_agent(packages_index=(tmp_path / "simple").as_uri())
+    job = client.submit(script="import tiny; print('tiny', tiny.VERSION)\n", requirements=["tiny>=1,<3"])
+    assert job.wait(timeout=90).state == "succeeded"
+    assert "tiny 2.0" in "".join(job.logs(follow=False))
+
+    wrong = client.submit(script="print('never')\n", requirements=["tniy"], retries=0)
+    assert wrong.wait(timeout=90).state == "failed"
+    attempt = wrong.get_slice(0).attempts[-1]
+    assert (attempt.cause, attempt.charged_microcredits or 0) == ("packages_failed", 0)
+    assert "tniy" in attempt.message
+
+    unwanted = client.submit(script="print('never')\n", egress=["example.org:443"], retries=0)
+    assert unwanted.wait(timeout=90).state == "failed"
+    assert unwanted.get_slice(0).attempts[-1].cause == "not_allowed"
 
 
 def test_logs_arrive_while_the_job_runs(start_agent, client):
