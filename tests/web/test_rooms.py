@@ -55,7 +55,9 @@ def test_a_job_is_quoted_submitted_watched_and_read(stage, visitor) -> None:
     expect(quote).not_to_have_text(before)
     page.get_by_label("Name", exact=True).fill("from the browser")
     page.get_by_label("Script").fill(SLOW)
-    expect(page.get_by_label("command", exact=True)).to_contain_text("computepool run --name 'from the browser' --slices 2")
+    expect(page.get_by_label("command", exact=True)).to_contain_text(
+        "computepool run --name 'from the browser' --slices 2"
+    )
     page.get_by_role("button", name="Submit 2 slices").click()
     page.wait_for_url(re.compile(r"/job/\?id="))
     # Nobody reloads: the stream brings it.
