@@ -78,7 +78,14 @@ def open_stage(folder: Path, *, dsn: str | None = None, **settings: object) -> I
     """`dsn` None: the hub brings a database of its own."""
     if not SITE.exists():
         raise RuntimeError("The dashboard is not built. Run: make web")
-    options = {"beat_seconds": 2.0, "lease_seconds": 8.0, "country": "IN", "holdback_seconds": 1, **settings}
+    options = {
+        "beat_seconds": 2.0,
+        "lease_seconds": 8.0,
+        "country": "IN",
+        "holdback_seconds": 1,
+        "payout_cool_off_seconds": 0,
+        **settings,
+    }
     with ExitStack() as stack:
         hub = HubProcess(dsn=dsn, data_dir=folder, port=free_port(), **options)  # type: ignore[arg-type]
         stack.callback(hub.stop)
