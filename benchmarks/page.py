@@ -36,6 +36,7 @@ ABOUT = {
     "networks": "A network cut over processes, killed on the way, beside the same training in one process.",
     "sse": "Dispatch while 1,000 live views are open, beside none; and how soon a change is on a page.",
     "sandbox": "Starting Python behind each sandbox, beside none at all; and every known way out, tried in each.",
+    "web": "The dashboard in a real browser: its first page, and the map with 10,000 nodes.",
     "ledger": "The same lives with money in the books, and without. All the others run without.",
 }
 COMPARE = {">=": operator.ge, "<=": operator.le}

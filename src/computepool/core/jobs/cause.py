@@ -19,13 +19,13 @@ class Cause(str, Enum):
     TIMED_OUT = "timed_out"
     SANDBOX_REFUSED = "sandbox_refused"
     INPUT_MISSING = "input_missing"
-    PACKAGES_FAILED = "packages_failed"
-    PACKAGES_UNREACHABLE = "packages_unreachable"
-    NOT_ALLOWED = "not_allowed"
     HUB_FAULT = "hub_fault"
     CANCELLED = "cancelled"
     EXPIRED = "expired"
     POISONOUS = "poisonous"
+    PACKAGES_FAILED = "packages_failed"
+    PACKAGES_UNREACHABLE = "packages_unreachable"
+    NOT_ALLOWED = "not_allowed"
 
 
 # The submitter's own code or limits are at fault: these spend the job's retry budget.
