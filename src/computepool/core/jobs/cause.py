@@ -23,13 +23,17 @@ class Cause(str, Enum):
     CANCELLED = "cancelled"
     EXPIRED = "expired"
     POISONOUS = "poisonous"
+    WRONG_RESULT = "wrong_result"
+    DOUBTED = "doubted"
 
 
 # The submitter's own code or limits are at fault: these spend the job's retry budget.
 SPENDS_RETRY = frozenset({Cause.EXIT_CODE, Cause.OUT_OF_MEMORY, Cause.TIMED_OUT})
 
 # The node is at fault: these lower what is expected of it. All others say nothing about the node.
-NODE_FAULTS = frozenset({Cause.GPU_LOST, Cause.NETWORK_LOST, Cause.NODE_VANISHED, Cause.SANDBOX_REFUSED})
+NODE_FAULTS = frozenset(
+    {Cause.GPU_LOST, Cause.NETWORK_LOST, Cause.NODE_VANISHED, Cause.SANDBOX_REFUSED, Cause.WRONG_RESULT}
+)
 
 # What a node may say of its own attempt; the rest is for the hub to conclude.
 REPORTABLE = frozenset(
@@ -61,4 +65,6 @@ PLAIN_WORDS = {
     Cause.CANCELLED: "it was cancelled",
     Cause.EXPIRED: "it was not done by its expiry time",
     Cause.POISONOUS: "machines went down three times while they ran the same slice, so the job is given to no more",
+    Cause.WRONG_RESULT: "two other machines came to another result",
+    Cause.DOUBTED: "another machine came to another result, and nobody could decide between them",
 }

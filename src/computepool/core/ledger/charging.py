@@ -54,6 +54,8 @@ RULES: Mapping[Cause | None, ChargeRule] = {
     Cause.SANDBOX_REFUSED: ChargeRule.NOTHING,
     Cause.INPUT_MISSING: ChargeRule.NOTHING,
     Cause.HUB_FAULT: ChargeRule.NOTHING,
+    Cause.WRONG_RESULT: ChargeRule.NOTHING,
+    Cause.DOUBTED: ChargeRule.TO_CHECKPOINT,
 }
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from computepool.core.jobs.cause import Cause
 from computepool.core.networks import detection
 from computepool.core.networks.course import AT_WORK, HAVE_RUN, Course, attempt_of, end, lose, raise_epoch, send_run
 from computepool.core.networks.detection import find_meeting_step, lose_leaving
@@ -19,6 +20,7 @@ from computepool.core.networks.host_faults import FATAL, SEAT_FAULTS, advise
 from computepool.core.networks.placement import Location, SeatId
 from computepool.core.networks.run import (
     OVER,
+    AuditsSettled,
     BeatHeard,
     CheckpointReported,
     CompleteCheckpoint,
@@ -26,6 +28,7 @@ from computepool.core.networks.run import (
     Event,
     FaultReported,
     FeedKind,
+    ForgetSteps,
     HostJoined,
     HostPrepared,
     JobEnded,
@@ -44,6 +47,7 @@ from computepool.core.networks.run import (
     SendPrepare,
     SessionClosed,
     StepReported,
+    StepsRejected,
     StopAsked,
     Ticked,
 )
@@ -55,6 +59,9 @@ STOP_SECONDS = 30.0
 # How long the loss of a step may come after those of later ones, and how many of those are kept.
 GAP_SECONDS = 5.0
 AHEAD_MAX = 10_000
+# How long a run that has made all its steps waits for audits.
+SETTLE_SECONDS = 900.0
+AVOID_FOREVER = float("inf")
 # Steps beyond the last checkpoint of which reports are kept.
 REPORTED_STEPS_MAX = 64
 
@@ -76,6 +83,9 @@ def adopt(run: Run, *, now: float) -> Decision:
     course.change(seats=seats, state=state, until_step=run.steps)
     if run.state is RunState.STOPPING:
         end(course, RunState.STOPPED, "stopped while its hub changed", pays_to_now=True)
+    elif run.checkpoint_step >= run.steps:
+        # Its last audits went with the owner before.
+        end(course, RunState.SUCCEEDED, "its last steps were not audited: its hub changed", pays_to_now=False)
     else:
         _advance(course)
     return Decision(course.run, tuple(course.effects))
@@ -263,12 +273,44 @@ def _complete(course: Course) -> None:
     )
     course.do(CompleteCheckpoint(step))
     course.tell(FeedKind.CHECKPOINT, f"step {step} is stored", step)
-    if step >= run.steps:
+    if step >= run.steps and run.audited:
+        course.change(settle_at=course.now, message="its last steps are audited")
+        course.tell(FeedKind.STATE, "all steps are stored; the last ones are audited", step)
+    elif step >= run.steps:
         end(course, RunState.SUCCEEDED, "", pays_to_now=True)
     elif run.state is RunState.STOPPING and step >= run.until_step:
         end(course, RunState.STOPPED, run.message, pays_to_now=True)
     elif run.state is RunState.RUNNING and step >= run.until_step:
         lose_leaving(course)
+
+
+def _settle(course: Course, _: AuditsSettled) -> None:
+    if course.run.settle_at is not None:
+        end(course, RunState.SUCCEEDED, "", pays_to_now=True)
+
+
+def _reject(course: Course, event: StepsRejected) -> None:
+    """Back to before the first step that is in doubt. What was stored since is void, whoever stored it."""
+    run, step = course.run, min(event.step, course.run.checkpoint_step)
+    course.change(
+        step=step,
+        checkpoint_step=step,
+        ahead=frozenset(),
+        reported={},
+        reports_from_epoch=run.epoch + 1,
+        settle_at=None,
+        avoided={**run.avoided, event.node_id: AVOID_FOREVER} if event.blamed else run.avoided,
+    )
+    course.do(ForgetSteps(step, event.attempt_id if event.blamed else None, event.message))
+    course.tell(FeedKind.AUDIT, f"back to step {step}: {event.message}", step)
+    seat = course.find(event)
+    if seat is None:
+        raise_epoch(course, event.message)
+        return
+    cause = Cause.WRONG_RESULT if event.blamed else Cause.DOUBTED
+    lose(course, {seat.id: event.message}, cause=cause)
+    if event.blamed:
+        course.change(avoided={**course.run.avoided, event.node_id: AVOID_FOREVER})
 
 
 def _report_fault(course: Course, event: FaultReported) -> None:
@@ -298,6 +340,9 @@ def _look_at_clock(course: Course) -> None:
     run, now = course.run, course.now
     if run.state is RunState.STOPPING and run.stop_at is not None and now - run.stop_at > STOP_SECONDS:
         end(course, RunState.STOPPED, run.message, pays_to_now=True)
+    elif run.settle_at is not None:
+        if now - run.settle_at > SETTLE_SECONDS or (run.ends_at is not None and now >= run.ends_at):
+            end(course, RunState.SUCCEEDED, "its last steps were not audited in time", pays_to_now=True)
     elif run.ends_at is not None and now >= run.ends_at:
         end(course, RunState.STOPPED, "the hours that were paid for are over", pays_to_now=True)
     elif run.ends_at is not None and now >= run.ends_at - STOP_SECONDS and run.state is RunState.RUNNING:
@@ -310,6 +355,9 @@ def _look_at_clock(course: Course) -> None:
 def _stop(course: Course, event: StopAsked) -> None:
     run = course.run
     if run.state is RunState.STOPPING:
+        return
+    if run.settle_at is not None:
+        end(course, RunState.SUCCEEDED, "its last steps were not audited: it was stopped", pays_to_now=True)
         return
     if run.state is not RunState.RUNNING:
         end(course, RunState.STOPPED, event.reason, pays_to_now=True)
@@ -354,6 +402,8 @@ _RULES: Mapping[type, Callable[[Course, Any], None]] = {
     CheckpointReported: _report_checkpoint,
     StepReported: _report_step,
     FaultReported: _report_fault,
+    StepsRejected: _reject,
+    AuditsSettled: _settle,
     StopAsked: _stop,
     JobEnded: _end_job,
     Ticked: _tick,

@@ -138,6 +138,9 @@ class Run:
     stop_at: float | None = None
     # When what was set aside for it is used up.
     ends_at: float | None = None
+    # Its steps are audited: it ends when the audits are settled, and since when it waits for that.
+    audited: bool = False
+    settle_at: float | None = None
     # Stalls since the last new checkpoint, and the seats that were given to others because of them.
     stalls: int = 0
     replaced: frozenset[SeatId] = frozenset()
@@ -271,6 +274,24 @@ class FaultReported:
 
 
 @dataclass(frozen=True, slots=True)
+class StepsRejected:
+    """An audit: what this host did after `step` does not count, and it loses its seat. It may be gone already."""
+
+    seat: SeatId
+    attempt_id: AttemptId
+    node_id: NodeId
+    step: int
+    # False: somebody was wrong, and it is not known who.
+    blamed: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditsSettled:
+    """Nothing of what is stored is under audit any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class StopAsked:
     reason: str = "stopped by its owner"
 
@@ -299,6 +320,8 @@ Event = (
     | CheckpointReported
     | StepReported
     | FaultReported
+    | StepsRejected
+    | AuditsSettled
     | StopAsked
     | JobEnded
     | Ticked
@@ -377,6 +400,15 @@ class CompleteCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetSteps:
+    """Checkpoints after this step are void. If an attempt is named, it is paid to this step and no further."""
+
+    step: int
+    attempt_id: AttemptId | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Tell:
     kind: FeedKind
     message: str
@@ -400,6 +432,7 @@ Effect = (
     | KeepStep
     | KeepReport
     | CompleteCheckpoint
+    | ForgetSteps
     | Tell
     | EndRun
 )

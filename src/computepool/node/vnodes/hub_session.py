@@ -41,7 +41,7 @@ PIECE_BYTES = 256 * 1024
 WAITING_MAX = 10_000
 # Said again on every new stream: what was on its way when the last one ended may be lost, and to hear it twice does
 # not hurt.
-LASTING = frozenset({"event", "checkpoint", "fault"})
+LASTING = frozenset({"event", "checkpoint", "fault", "digest"})
 
 OnOrder = Callable[[pb.HubMessage], Awaitable[None]]
 
