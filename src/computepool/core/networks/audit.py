@@ -25,6 +25,7 @@ RATE_FADING = 10.0
 # Two wrong ones among so many: the PNode gets no more seats for a while.
 WRONG_MAX = 2
 WRONG_WINDOW = 50
+BUGGED_SECONDS = 7 * 86_400.0
 # Between numeric classes, per tensor of the step after a checkpoint: sixty times what other thread counts make.
 DEVIATION_MAX = 1e-4
 NO_FRAMES = hashlib.sha256().digest()

@@ -75,10 +75,13 @@ class AuditBook:
         self._audits: dict[UUID, Audit] = {}
         # Of spans that are looked at: seats whose audit is not over.
         self._open_seats: dict[SpanKey, set[SeatId]] = {}
-        self._complete_step = 0
+        # The newest checkpoint that every VNode has stored, as far as the book was told.
+        self.complete_step = 0
         self._complete_at = 0.0
         # By epoch: how far claims were looked at. What is told of those steps later is not listened to.
         self._looked: dict[int, int] = {}
+        # Whether the newest epoch's hosts tell anything at all.
+        self._has_claims = False
         # Owners of neighbours that a PNode has disagreed with about a frame.
         self._against: dict[NodeId, set[AccountId]] = {}
         # PNodes whose doubts nobody shared: they are not asked any more.
@@ -90,7 +93,8 @@ class AuditBook:
     def begin_epoch(self, epoch: int, seats: Iterable[SeatId]) -> None:
         """What was claimed of steps that are done again now counts no more."""
         self._seats[epoch] = frozenset(seats)
-        for key in [key for key in self._claims if key[0] < epoch and key[2] > self._complete_step]:
+        self._has_claims = False
+        for key in [key for key in self._claims if key[0] < epoch and key[2] > self.complete_step]:
             del self._claims[key]
         kept = {key[0] for key in self._claims} | {epoch}
         self._seats = {each: seats for each, seats in self._seats.items() if each in kept}
@@ -102,12 +106,13 @@ class AuditBook:
         expected = self._seats.get(key[0], frozenset())
         if claim.seat not in expected or not max(0, self._looked.get(key[0], 0)) <= key[1] < key[2]:
             return []
+        self._has_claims = True
         if len(self._claims) < OPEN_MAX:
             self._claims.setdefault(key, {}).setdefault(claim.seat, claim)
         return self._look(hosts, now)
 
     def complete(self, step: int, hosts: Hosts, *, now: float) -> list[AuditEffect]:
-        self._complete_step, self._complete_at = step, now
+        self.complete_step, self._complete_at = step, now
         return self._look(hosts, now)
 
     def show(self, audit_id: UUID, seat: SeatId, sha256: str, hosts: Hosts, *, now: float) -> list[AuditEffect]:
@@ -164,7 +169,7 @@ class AuditBook:
                     self._audits[audit.id] = late
                     effects += self._ask(late, hosts, now, why="who was asked gave no answer")
         if now - self._complete_at > CLAIM_SECONDS:
-            for key in [key for key in self._claims if key[2] <= self._complete_step]:
+            for key in [key for key in self._claims if key[2] <= self.complete_step]:
                 del self._claims[key]
         return [*effects, *self._look(hosts, now)]
 
@@ -175,8 +180,8 @@ class AuditBook:
 
     def is_settled(self, *, now: float) -> bool:
         """All steps up to the last complete checkpoint were looked at, and nothing of them is under way."""
-        looked = max(self._looked.values(), default=0) >= self._complete_step
-        return not self._audits and (looked or now - self._complete_at > CLAIM_SECONDS)
+        looked = max(self._looked.values(), default=0) >= self.complete_step
+        return not self._audits and (looked or not self._has_claims or now - self._complete_at > CLAIM_SECONDS)
 
     @property
     def oldest_step(self) -> int | None:
@@ -191,7 +196,7 @@ class AuditBook:
         effects: list[AuditEffect] = []
         for key in sorted(self._claims, key=lambda key: (key[2], key[0])):
             claims = self._claims.get(key)
-            if claims is None or key[2] > self._complete_step or claims.keys() != self._seats.get(key[0]):
+            if claims is None or key[2] > self.complete_step or claims.keys() != self._seats.get(key[0]):
                 continue
             del self._claims[key]
             self._looked[key[0]] = max(key[2], self._looked.get(key[0], 0))
@@ -206,7 +211,9 @@ class AuditBook:
         return effects
 
     def _pick(self, key: SpanKey, claims: Mapping[SeatId, Claim]) -> None:
-        if self._unlike >= UNLIKE_MAX:
+        owners = {claim.standing.owner_id for claim in claims.values()}
+        if self._unlike >= UNLIKE_MAX or len(owners) < 2:
+            # Nobody is audited by himself.
             return
         picked = [claim for _, claim in sorted(claims.items()) if self._draw() < audit_rate(claim.standing.validated)]
         picked = picked[: max(0, OPEN_MAX - len(self._audits))]
@@ -342,7 +349,7 @@ class AuditBook:
     def _reject(self, claim: Claim, *, blamed: bool, message: str) -> list[AuditEffect]:
         """All that was claimed of later steps is void: they are done again."""
         step = claim.span.from_step
-        self._complete_step = min(self._complete_step, step)
+        self.complete_step = min(self.complete_step, step)
         self._looked = {}
         self._claims = {key: claims for key, claims in self._claims.items() if key[2] <= step}
         self._open_seats = {key: seats for key, seats in self._open_seats.items() if key[2] <= step}

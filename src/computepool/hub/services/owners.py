@@ -23,12 +23,14 @@ from computepool.core.networks.needs import list_needs
 from computepool.core.networks.placement import Location, SeatId
 from computepool.core.networks.run import (
     OVER,
+    AuditsSettled,
     CompleteCheckpoint,
     Decision,
     Effect,
     EndRun,
     Event,
     FeedKind,
+    ForgetSteps,
     JobEnded,
     KeepReport,
     KeepStep,
@@ -44,6 +46,7 @@ from computepool.core.networks.run import (
     SendPrepare,
     SendProbe,
     SendRun,
+    StepsRejected,
     StopAsked,
     Tell,
     Ticked,
@@ -54,10 +57,12 @@ from computepool.core.networks.spec_json import from_json
 from computepool.core.placement.slot import SlotKind
 from computepool.hub.blobs.local import LocalBlobs
 from computepool.hub.config import HubSettings
+from computepool.hub.services import run_audits as audit_service
 from computepool.hub.services import seats as seat_service
 from computepool.hub.services.attempts import Beat, record_beats
 from computepool.hub.services.prices import PriceBook
 from computepool.hub.services.reliabilities import record_outcomes
+from computepool.hub.services.run_audits import AuditOrder, RunAudits
 from computepool.hub.services.run_blobs import free_blobs, free_loose
 from computepool.hub.services.runs import to_terms
 from computepool.hub.services.seats import SeatTerms
@@ -65,6 +70,7 @@ from computepool.hub.services.transitions import EndedAttempt
 from computepool.hub.store import networks as network_store
 from computepool.hub.store import runs as run_store
 from computepool.hub.store.connect import BLOCKED, Connection, Pool
+from computepool.hub.store.run_audits import AuditRow
 from computepool.hub.store.runs import DataItem, LoadedRun, Metric, NewLine, Part, RunRow
 
 log = logging.getLogger("computepool.networks")
@@ -104,7 +110,7 @@ class PrepareOrder:
     data: tuple[DataItem, ...]
 
 
-Order = PrepareOrder | SendRun | SendDrop | SendProbe
+Order = PrepareOrder | SendRun | SendDrop | SendProbe | AuditOrder
 
 
 class Post(Protocol):
@@ -128,6 +134,8 @@ class Heard:
     event: Event
     metric: Metric | None = None
     part: Part | None = None
+    # What audits came to, of steps that are rejected.
+    audits: tuple[AuditRow, ...] = ()
 
 
 class OwnerLost(Exception):
@@ -186,6 +194,7 @@ class RunOwner:
         # Probes and the freeing of contents, beside the way of events.
         self._chores: set[asyncio.Task[None]] = set()
         self._looked_at = float("-inf")
+        self.audits = RunAudits(pool, self, seconds=seconds) if settings.network_audits else None
 
     def find(self, run_id: RunId) -> Run | None:
         """As this process knows it; None if it does not own it."""
@@ -219,6 +228,9 @@ class RunOwner:
             # One run's trouble is not the others'; what it has heard is kept.
             if isinstance(failed, Exception):
                 log.warning("run_not_decided error=%r", failed)
+        if self.audits is not None:
+            for run_id in self.run_ids:
+                self._do_beside(self.audits.catch_up(run_id))
 
     async def close(self) -> None:
         """Another process may take over at once."""
@@ -272,7 +284,7 @@ class RunOwner:
         return claimed
 
     async def _adopt(self, loaded: LoadedRun) -> None:
-        owned = _to_owned(loaded, now=self._seconds())
+        owned = _to_owned(loaded, now=self._seconds(), audited=self.audits is not None)
         await self._apply(owned, owned.run, adopt(owned.run, now=self._seconds()), [])
         if owned.run.state in OVER:
             return
@@ -391,6 +403,8 @@ class RunOwner:
         _log_change(before, decision.run)
         self._tell(owned, decision.effects, parts)
         self._note_ended(ended)
+        if self.audits is not None and self.audits.follow(owned.run, owned.spec_json, owned.data, decision.effects):
+            self._do_beside(self.audits.catch_up(owned.run.id))
         if loose:
             self._do_beside(self._free(owned, loose))
         if owned.run.state in OVER:
@@ -404,6 +418,8 @@ class RunOwner:
         owned = self._owned.pop(run_id, None)
         if owned is None:
             return
+        if self.audits is not None:
+            self.audits.forget(run_id)
         for seat in owned.run.seats.values():
             if seat.attempt_id is not None:
                 self._post.close(seat.attempt_id)
@@ -425,12 +441,17 @@ class RunOwner:
         lines = [NewLine(each.kind, run.epoch, each.step, each.message) for each in effects if isinstance(each, Tell)]
         lines += await self._write_progress(conn, run, effects, batch)
         ended = await self._settle(conn, owned, before, effects)
+        rejected = [each for each in effects if isinstance(each, ForgetSteps)]
         loose: list[bytes] = []
+        if rejected:
+            rows = [row for heard in batch for row in heard.audits]
+            loose += await audit_service.write_rejection(conn, run.id, rejected, rows)
         completed = [each.step for each in effects if isinstance(each, CompleteCheckpoint)]
         for step in completed:
             await run_store.complete_checkpoint(conn, run.id, step)
         if completed:
-            loose = await run_store.delete_old_checkpoints(conn, run.id, keep=CHECKPOINTS_KEPT)
+            needed = self.audits.find_oldest_step(run.id) if self.audits is not None else None
+            loose += await run_store.delete_old_checkpoints(conn, run.id, keep=CHECKPOINTS_KEPT, before=needed)
         await run_store.insert_lines(conn, run.id, lines)
         return ended, loose
 
@@ -473,12 +494,15 @@ class RunOwner:
         ended: list[EndedAttempt] = []
         if completed:
             await run_store.pay_seats(conn, seats, until=owned.row.expires_at)
+        rejected = [each for each in effects if isinstance(each, ForgetSteps)]
+        settled = await audit_service.lower_pay(conn, before.id, rejected)
         if vacated:
             ended += await seat_service.vacate_seats(conn, vacated)
         if end is not None:
             if end.pays_to_now:
                 await run_store.pay_seats(conn, seats, until=owned.row.expires_at)
             ended += await seat_service.conclude_seats(conn, owned.job_id, end.state)
+        await audit_service.take_pay_back(conn, settled)
         return ended
 
     # Placing
@@ -522,6 +546,22 @@ class RunOwner:
             lease_seconds=self._settings.lease_seconds,
         )
         return _to_filled(run, answer.pnodes.keys(), answer.moves, fills)
+
+    # Audits
+
+    def send(self, attempt_id: AttemptId, order: AuditOrder) -> bool:
+        return self._post.send(attempt_id, order)
+
+    async def reject(self, run_id: RunId, event: StepsRejected, rows: Sequence[AuditRow]) -> None:
+        await self.hear(run_id, Heard(event, audits=tuple(rows)))
+
+    async def settle(self, run_id: RunId) -> None:
+        await self.hear(run_id, Heard(AuditsSettled()))
+
+    async def free(self, run_id: RunId, sha256s: Sequence[bytes]) -> None:
+        owned = self._owned.get(run_id)
+        if owned is not None:
+            self._do_beside(self._free(owned, sha256s))
 
     # Telling
 
@@ -591,7 +631,7 @@ class RunOwner:
         await record_outcomes(self._pool, outcomes, now=clock.now())
 
 
-def _to_owned(loaded: LoadedRun, *, now: float) -> _Owned:
+def _to_owned(loaded: LoadedRun, *, now: float, audited: bool) -> _Owned:
     row, spec = loaded.row, from_json(loaded.spec)
     run = Run(
         id=row.id,
@@ -613,6 +653,7 @@ def _to_owned(loaded: LoadedRun, *, now: float) -> _Owned:
         recoveries=row.recoveries,
         message=row.message,
         ends_at=now + loaded.seconds_left,
+        audited=audited,
     )
     return _Owned(
         run=run,

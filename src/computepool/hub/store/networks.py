@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from computepool.core.ids import AccountId, NetworkId, NodeId
+from computepool.core.networks.audit import BUGGED_SECONDS
 from computepool.core.placement.slot import Slot
 from computepool.core.trust.reputation import Reliability
 from computepool.hub.store.connect import Connection
@@ -167,6 +168,7 @@ async def list_free_pnodes(
         data_sha256s=list(data_bytes),
         data_sizes=list(data_bytes.values()),
         silence_seconds=silence_seconds,
+        bugged_seconds=BUGGED_SECONDS,
         limit_count=limit,
     )
     return [_to_free(row) async for row in rows]

@@ -424,9 +424,12 @@ async def list_checkpoints(conn: Connection, run_id: RunId, *, limit: int) -> li
     return [Checkpoint(**row) async for row in _q.list_checkpoints(conn, run_id=run_id, limit_count=limit)]
 
 
-async def delete_old_checkpoints(conn: Connection, run_id: RunId, *, keep: int) -> list[bytes]:
-    """Contents that they were made of; another checkpoint may need them still."""
-    return [row["sha256"] async for row in _q.delete_old_checkpoints(conn, run_id=run_id, keep=keep)]
+async def delete_old_checkpoints(
+    conn: Connection, run_id: RunId, *, keep: int, before: int | None = None
+) -> list[bytes]:
+    """Contents that they were made of; another checkpoint may need them still. None from step `before` on goes."""
+    rows = _q.delete_old_checkpoints(conn, run_id=run_id, keep=keep, before=before)
+    return [row["sha256"] async for row in rows]
 
 
 async def delete_checkpoints(conn: Connection, network_id: NetworkId) -> list[tuple[RunId, bytes]]:

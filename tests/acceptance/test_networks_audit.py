@@ -1,0 +1,57 @@
+"""A PNode that computes wrongly is found by others, loses its seat and its pay, and changes no bit of the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from computepool.networks import reference
+from tests.acceptance.test_networks_train import open_grid
+from tests.support.network_data import make_dataset
+from tests.support.network_grid import NetworkGrid
+from tests.support.networks import make_mlp
+
+STEPS = 60
+
+
+async def train_with(grid: NetworkGrid, bug: str, *, honest: int = 4, seats: int = 3) -> tuple[str, list[float]]:
+    """A run with a planted bug on one of its seats. Returns its id, and the right curve."""
+    await grid.start_agents(1, program=("-m", "tests.support.planted_host", "agent", bug))
+    # It is the one that everybody wants: the cheapest.
+    await grid.start_agents(honest, floor_credits_per_hour=7_000)
+    spec = make_mlp(checkpoint_every=10)
+    data = make_dataset(spec)
+    run_id = await grid.train(spec, data, steps=STEPS, seats=seats)
+    return run_id, reference(spec, data, STEPS).losses
+
+
+async def list_audits(grid: NetworkGrid, run_id: str) -> list[dict[str, Any]]:
+    rows = await grid.fetch(
+        "SELECT n.name, a.outcome::text, a.from_step, a.until_step, a.message, cardinality(a.witness_ids) AS witnesses "
+        "FROM run_audits a JOIN nodes n ON n.id = a.node_id WHERE a.run_id = $1::text::uuid ORDER BY a.id",
+        run_id,
+    )
+    return [dict(row) for row in rows]
+
+
+async def test_a_pnode_that_computes_wrongly_is_found_by_two_others_and_the_curve_keeps_its_bits(
+    dsn: str, tmp_path: Path
+) -> None:
+    async with open_grid(dsn=dsn, root=tmp_path) as grid:
+        run_id, right = await train_with(grid, "corrupt_outputs")
+        run = await grid.wait_for_state(run_id, "succeeded")
+        audits = await list_audits(grid, run_id)
+        assert await grid.list_losses(run_id) == right, await grid.tell_story(run_id)
+        assert {each["name"] for each in audits if each["outcome"] == "wrong"} == {"pnode0"}, audits
+        assert all(each["witnesses"] == 2 for each in audits if each["outcome"] == "wrong")
+        assert {agent.name for agent in await grid.list_agents(run)}.isdisjoint({"pnode0"})
+        assert (run.audits.wrong, run.epoch > 1) == (1, True)
+        told = [event.message for event in await grid.watch(run_id) if event.kind == "audit"]
+        assert any("wrong" in message for message in told)
+        [attempt] = await grid.fetch(
+            "SELECT cause::text, charged_microcredits FROM attempts a JOIN nodes n ON n.id = a.node_id "
+            "WHERE n.name = 'pnode0'"
+        )
+        assert attempt["cause"] == "wrong_result"
+        assert (await grid.list_earned())["pnode0"] == 0
+        assert await grid.list_faults_of_books() == []
