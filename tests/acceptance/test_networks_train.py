@@ -27,10 +27,12 @@ from tests.support.vnode_nets import make_net, make_samples
 SEATS = ("seat-0", "seat-1", "seat-2")
 
 
-def start_hubs(ports: Sequence[int], *, dsn: str, root: Path, lease_seconds: float = 20.0) -> list[HubProcess]:
+def start_hubs(
+    ports: Sequence[int], *, dsn: str, root: Path, lease_seconds: float = 20.0, **settings: Any
+) -> list[HubProcess]:
     """A slow machine loses no lease so soon: hosts are found dead by their streams."""
     hubs = [
-        HubProcess(dsn=dsn, data_dir=root, rpc_port=port, lease_seconds=lease_seconds, beat_seconds=2)
+        HubProcess(dsn=dsn, data_dir=root, rpc_port=port, lease_seconds=lease_seconds, beat_seconds=2, **settings)
         for port in ports
     ]
     for hub in hubs:
