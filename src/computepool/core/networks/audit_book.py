@@ -80,8 +80,6 @@ class AuditBook:
         self._complete_at = 0.0
         # By epoch: how far claims were looked at. What is told of those steps later is not listened to.
         self._looked: dict[int, int] = {}
-        # Whether the newest epoch's hosts tell anything at all.
-        self._has_claims = False
         # Owners of neighbours that a PNode has disagreed with about a frame.
         self._against: dict[NodeId, set[AccountId]] = {}
         # PNodes whose doubts nobody shared: they are not asked any more.
@@ -93,7 +91,6 @@ class AuditBook:
     def begin_epoch(self, epoch: int, seats: Iterable[SeatId]) -> None:
         """What was claimed of steps that are done again now counts no more."""
         self._seats[epoch] = frozenset(seats)
-        self._has_claims = False
         for key in [key for key in self._claims if key[0] < epoch and key[2] > self.complete_step]:
             del self._claims[key]
         kept = {key[0] for key in self._claims} | {epoch}
@@ -106,7 +103,6 @@ class AuditBook:
         expected = self._seats.get(key[0], frozenset())
         if claim.seat not in expected or not max(0, self._looked.get(key[0], 0)) <= key[1] < key[2]:
             return []
-        self._has_claims = True
         if len(self._claims) < OPEN_MAX:
             self._claims.setdefault(key, {}).setdefault(claim.seat, claim)
         return self._look(hosts, now)
@@ -181,7 +177,7 @@ class AuditBook:
     def is_settled(self, *, now: float) -> bool:
         """All steps up to the last complete checkpoint were looked at, and nothing of them is under way."""
         looked = max(self._looked.values(), default=0) >= self.complete_step
-        return not self._audits and (looked or not self._has_claims or now - self._complete_at > CLAIM_SECONDS)
+        return not self._audits and (looked or now - self._complete_at > CLAIM_SECONDS)
 
     @property
     def oldest_step(self) -> int | None:

@@ -20,6 +20,7 @@ from computepool.core.networks.host_faults import FATAL, SEAT_FAULTS, advise
 from computepool.core.networks.placement import Location, SeatId
 from computepool.core.networks.run import (
     OVER,
+    AuditsOpened,
     AuditsSettled,
     BeatHeard,
     CheckpointReported,
@@ -284,6 +285,10 @@ def _complete(course: Course) -> None:
         lose_leaving(course)
 
 
+def _open_audits(course: Course, _: AuditsOpened) -> None:
+    course.change(audited=True)
+
+
 def _settle(course: Course, _: AuditsSettled) -> None:
     if course.run.settle_at is not None:
         end(course, RunState.SUCCEEDED, "", pays_to_now=True)
@@ -403,6 +408,7 @@ _RULES: Mapping[type, Callable[[Course, Any], None]] = {
     StepReported: _report_step,
     FaultReported: _report_fault,
     StepsRejected: _reject,
+    AuditsOpened: _open_audits,
     AuditsSettled: _settle,
     StopAsked: _stop,
     JobEnded: _end_job,

@@ -287,6 +287,11 @@ class StepsRejected:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditsOpened:
+    """Its hosts tell what can be audited."""
+
+
+@dataclass(frozen=True, slots=True)
 class AuditsSettled:
     """Nothing of what is stored is under audit any more."""
 
@@ -321,6 +326,7 @@ Event = (
     | StepReported
     | FaultReported
     | StepsRejected
+    | AuditsOpened
     | AuditsSettled
     | StopAsked
     | JobEnded

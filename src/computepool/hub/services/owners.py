@@ -23,6 +23,7 @@ from computepool.core.networks.needs import list_needs
 from computepool.core.networks.placement import Location, SeatId
 from computepool.core.networks.run import (
     OVER,
+    AuditsOpened,
     AuditsSettled,
     CompleteCheckpoint,
     Decision,
@@ -284,7 +285,7 @@ class RunOwner:
         return claimed
 
     async def _adopt(self, loaded: LoadedRun) -> None:
-        owned = _to_owned(loaded, now=self._seconds(), audited=self.audits is not None)
+        owned = _to_owned(loaded, now=self._seconds())
         await self._apply(owned, owned.run, adopt(owned.run, now=self._seconds()), [])
         if owned.run.state in OVER:
             return
@@ -555,6 +556,9 @@ class RunOwner:
     async def reject(self, run_id: RunId, event: StepsRejected, rows: Sequence[AuditRow]) -> None:
         await self.hear(run_id, Heard(event, audits=tuple(rows)))
 
+    async def open_audits(self, run_id: RunId) -> None:
+        await self.hear(run_id, Heard(AuditsOpened()))
+
     async def settle(self, run_id: RunId) -> None:
         await self.hear(run_id, Heard(AuditsSettled()))
 
@@ -631,7 +635,7 @@ class RunOwner:
         await record_outcomes(self._pool, outcomes, now=clock.now())
 
 
-def _to_owned(loaded: LoadedRun, *, now: float, audited: bool) -> _Owned:
+def _to_owned(loaded: LoadedRun, *, now: float) -> _Owned:
     row, spec = loaded.row, from_json(loaded.spec)
     run = Run(
         id=row.id,
@@ -653,7 +657,6 @@ def _to_owned(loaded: LoadedRun, *, now: float, audited: bool) -> _Owned:
         recoveries=row.recoveries,
         message=row.message,
         ends_at=now + loaded.seconds_left,
-        audited=audited,
     )
     return _Owned(
         run=run,

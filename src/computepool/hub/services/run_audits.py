@@ -96,6 +96,8 @@ class Owner(Protocol):
 
     def send(self, attempt_id: AttemptId, order: AuditOrder) -> bool: ...
 
+    async def open_audits(self, run_id: RunId) -> None: ...
+
     async def reject(self, run_id: RunId, event: StepsRejected, rows: Sequence[AuditRow]) -> None: ...
 
     async def settle(self, run_id: RunId) -> None: ...
@@ -174,6 +176,8 @@ class RunAudits:
         found = audited.run.seats.get(seat) if audited else None
         if audited is None or found is None or found.attempt_id != attempt_id or found.node_id is None:
             return
+        if not audited.run.audited:
+            await self._owner.open_audits(run_id)
         await self._load_standings(audited)
         standing = _to_standing(audited, found.node_id, found.numeric_class)
         if standing is not None:
