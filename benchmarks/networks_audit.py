@@ -215,7 +215,11 @@ class Play:
         self._kind = kind
         self._share = share
         self._audited = audited
-        self._book = AuditBook(draw=self._random.random, new_id=lambda: UUID(int=self._random.getrandbits(128)))
+        self._book = AuditBook(
+            checkpoint_every=stage.span,
+            draw=self._random.random,
+            new_id=lambda: UUID(int=self._random.getrandbits(128)),
+        )
         self._corrupter = self._random.choice(stage.seats)
         self._known = 0
         self._hosts = {seat: self._hire(seat) for seat in stage.seats}
@@ -223,7 +227,7 @@ class Play:
 
     def run(self, steps: int = STEPS) -> Trial:
         at, computed, epoch = 0, 0, 1
-        self._book.begin_epoch(epoch, self._stage.seats)
+        self._begin(epoch, at)
         while computed < steps and self._trial.caught_at is None:
             work = self._compute(at)
             computed += self._stage.span
@@ -233,8 +237,12 @@ class Play:
                 continue
             self._hosts[rejected.claim.seat] = self._hire(rejected.claim.seat)
             at, epoch = rejected.step, epoch + 1
-            self._book.begin_epoch(epoch, self._stage.seats)
+            self._begin(epoch, at)
         return self._trial
+
+    def _begin(self, epoch: int, from_step: int) -> None:
+        seats = {seat: (host.attempt_id, host.node_id) for seat, host in self._hosts.items()}
+        self._book.begin_epoch(epoch, seats, from_step=from_step)
 
     def _hire(self, seat: SeatId) -> Witness:
         self._known += 1

@@ -49,11 +49,15 @@ class Table:
         self.now = 0.0
         self._ids = 0
         self.draws: list[float] = []
-        self.book = AuditBook(draw=self._draw(draw), new_id=self._new_id)
+        self.book = AuditBook(checkpoint_every=10, draw=self._draw(draw), new_id=self._new_id)
         self.hosts: dict[SeatId, Witness] = {}
         for number, owner in enumerate(owners):
             self.sit(SEATS[number], number, owner, validated=validated)
-        self.book.begin_epoch(1, self.hosts)
+        self.begin(1)
+
+    def begin(self, epoch: int, from_step: int = 0) -> None:
+        seats = {seat: (host.attempt_id, host.node_id) for seat, host in self.hosts.items()}
+        self.book.begin_epoch(epoch, seats, from_step=from_step)
 
     def _draw(self, value: float):
         def draw() -> float:
@@ -248,7 +252,7 @@ def test_a_doubt_without_a_third_owner_blames_nobody_and_costs_the_seat_once():
     assert (reject.claim.seat, reject.blamed, reject.step) == (MIDDLE, False, 0)
     # The same host does not get away with it again.
     table.sit(MIDDLE, 8, 8)
-    table.book.begin_epoch(2, table.hosts)
+    table.begin(2)
     again = table.show_all(table.claim_all(epoch=2))
     assert [each.witness.seat for each in only(AskReplay, again)] == [MIDDLE]
 
@@ -270,7 +274,7 @@ def test_who_tells_different_things_than_two_owners_is_wrong():
     table = Table()
     table.claim_all(lies={MIDDLE: {FIRST: "other"}})
     table.sit(FIRST, 9, 9)
-    table.book.begin_epoch(2, table.hosts)
+    table.begin(2)
     [reject] = only(Reject, table.claim_all(lies={MIDDLE: {FIRST: "other"}}, epoch=2))
     assert (reject.claim.seat, reject.blamed) == (MIDDLE, True)
 
@@ -398,16 +402,42 @@ def test_nobody_is_waited_for_for_ever():
     assert table.ask_about(MIDDLE, later).witness.seat != first.witness.seat
 
 
-def test_a_span_of_which_a_claim_is_missing_is_waited_for_a_while():
+def test_who_tells_nothing_of_steps_that_are_stored_loses_its_seat_and_they_do_not_count():
     table = Table()
-    for seat in (FIRST, MIDDLE):
+    for seat in (FIRST, LAST):
         table.claim(seat)
     table.book.complete(10, table.hosts, now=0.0)
+    assert table.book.tick(table.hosts, now=0.0) == []
     assert not table.book.is_settled(now=CLAIM_SECONDS)
-    assert table.book.oldest_step == 0
-    table.book.tick(table.hosts, now=CLAIM_SECONDS + 1)
-    assert table.book.is_settled(now=CLAIM_SECONDS + 1)
+    # Also if it is gone by then, and however often others have stored something since.
+    del table.hosts[MIDDLE]
+    table.book.complete(20, table.hosts, now=CLAIM_SECONDS)
+    effects = table.book.tick(table.hosts, now=CLAIM_SECONDS + 1)
+    assert outcomes(effects) == [AuditOutcome.UNDECIDED]
+    [reject] = only(Reject, effects)
+    assert (reject.claim.seat, reject.step, reject.blamed) == (MIDDLE, 0, False)
     assert table.book.oldest_step is None
+
+
+def test_nobody_can_make_up_spans_that_others_know_nothing_of():
+    table = Table()
+    host = table.hosts[FIRST]
+    for from_step, until_step in [(3, 10), (0, 7), (0, 20), (10, 10), (20, 10)]:
+        span = SpanDigest(1, from_step, until_step, {})
+        claim = Claim(FIRST, host.attempt_id, host.node_id, host.standing, span)
+        table.book.claim(claim, table.hosts, now=0.0)
+        assert table.book.oldest_step is None
+    table.book.note_end(1, 7)
+    claim = Claim(FIRST, host.attempt_id, host.node_id, host.standing, SpanDigest(1, 0, 7, {}))
+    table.book.claim(claim, table.hosts, now=0.0)
+    assert table.book.oldest_step == 0
+
+
+def test_who_claims_what_is_not_yet_stored_keeps_nobody_elses_claims_out():
+    table = Table()
+    for step in range(0, 10_000, 10):
+        table.claim(MIDDLE, from_step=step)
+    assert only(AskLog, table.claim_all()) != []
 
 
 def test_a_new_epoch_keeps_what_is_stored_and_forgets_what_is_done_again():
@@ -416,7 +446,7 @@ def test_a_new_epoch_keeps_what_is_stored_and_forgets_what_is_done_again():
     for seat in SEATS:
         table.claim(seat, from_step=10)
     assert not table.book.is_settled(now=0.0)
-    table.book.begin_epoch(2, table.hosts)
+    table.begin(2)
     # Audits of the span that is stored go on; the next one is done again.
     assert only(AskLog, table.book.complete(20, table.hosts, now=0.0)) == []
     assert table.book.oldest_step == 0

@@ -6,7 +6,7 @@ give the same effects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -21,7 +21,9 @@ from computepool.core.networks.audit import (
     MarkAudited,
     Reject,
     Replayed,
+    SpanDigest,
     SpanKey,
+    Standing,
     Told,
     Witness,
     are_same,
@@ -32,8 +34,10 @@ from computepool.core.networks.audit import (
 )
 from computepool.core.networks.placement import SeatId
 
-# From a complete checkpoint to the last claim about it.
+# From a complete checkpoint to the last claim about it. Hosts tell it before they report what they stored.
 CLAIM_SECONDS = 20.0
+# Of one seat.
+CLAIMS_MAX = 64
 LOG_SECONDS = 300.0
 REPLAY_SECONDS = 600.0
 # Of one run: audits that wait, and those under way for each host.
@@ -43,6 +47,8 @@ UNDER_WAY_PER_HOST = 2
 UNLIKE_MAX = 3
 
 Hosts = Mapping[SeatId, Witness]
+# Of a host that is gone, of which nothing was told.
+_UNKNOWN = Standing(AccountId(UUID(int=0)), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +72,21 @@ class Audit:
     tried: frozenset[AttemptId] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class _Epoch:
+    """Who claims what in it: hosts store and tell at its ends and at every so many steps."""
+
+    seats: Mapping[SeatId, tuple[AttemptId, NodeId]]
+    from_step: int
+    ends: frozenset[int] = frozenset()
+
+
 class AuditBook:
-    def __init__(self, *, draw: Callable[[], float], new_id: Callable[[], UUID]) -> None:
+    def __init__(self, *, checkpoint_every: int, draw: Callable[[], float], new_id: Callable[[], UUID]) -> None:
+        self._checkpoint_every = checkpoint_every
         self._draw = draw
         self._new_id = new_id
-        self._seats: dict[int, frozenset[SeatId]] = {}
+        self._epochs: dict[int, _Epoch] = {}
         self._claims: dict[SpanKey, dict[SeatId, Claim]] = {}
         self._audits: dict[UUID, Audit] = {}
         # Of spans that are looked at: seats whose audit is not over.
@@ -80,6 +96,8 @@ class AuditBook:
         self._complete_at = 0.0
         # By epoch: how far claims were looked at. What is told of those steps later is not listened to.
         self._looked: dict[int, int] = {}
+        # Spans that are stored and of which claims are missing, and since when.
+        self._missing_at: dict[SpanKey, float] = {}
         # Owners of neighbours that a PNode has disagreed with about a frame.
         self._against: dict[NodeId, set[AccountId]] = {}
         # PNodes whose doubts nobody shared: they are not asked any more.
@@ -88,24 +106,39 @@ class AuditBook:
 
     # What happens
 
-    def begin_epoch(self, epoch: int, seats: Iterable[SeatId]) -> None:
+    def begin_epoch(self, epoch: int, seats: Mapping[SeatId, tuple[AttemptId, NodeId]], *, from_step: int) -> None:
         """What was claimed of steps that are done again now counts no more."""
-        self._seats[epoch] = frozenset(seats)
+        self._epochs[epoch] = _Epoch(dict(seats), from_step)
         for key in [key for key in self._claims if key[0] < epoch and key[2] > self.complete_step]:
             del self._claims[key]
         kept = {key[0] for key in self._claims} | {epoch}
-        self._seats = {each: seats for each, seats in self._seats.items() if each in kept}
+        self._epochs = {each: known for each, known in self._epochs.items() if each in kept}
         self._looked = {each: step for each, step in self._looked.items() if each in kept}
+
+    def note_end(self, epoch: int, until_step: int) -> None:
+        """Hosts are told to stop there: they store and tell that step, too."""
+        known = self._epochs.get(epoch)
+        if known is not None:
+            self._epochs[epoch] = replace(known, ends=known.ends | {until_step})
 
     def claim(self, claim: Claim, hosts: Hosts, *, now: float) -> list[AuditEffect]:
         """The first word counts: nobody can change it once it may be known what is looked at."""
         key = claim.span.key
-        expected = self._seats.get(key[0], frozenset())
-        if claim.seat not in expected or not max(0, self._looked.get(key[0], 0)) <= key[1] < key[2]:
+        known = self._epochs.get(key[0])
+        if known is None or claim.seat not in known.seats or not self._is_span(known, key):
             return []
-        if len(self._claims) < OPEN_MAX:
+        told = sum(claim.seat in claims for claims in self._claims.values())
+        if told < CLAIMS_MAX and key[1] >= self._looked.get(key[0], 0):
             self._claims.setdefault(key, {}).setdefault(claim.seat, claim)
         return self._look(hosts, now)
+
+    def _is_span(self, known: _Epoch, key: SpanKey) -> bool:
+        """From one step that everybody stores to the next: nobody can make spans up that others know nothing of."""
+        _, from_step, until_step = key
+        every = self._checkpoint_every
+        begins = from_step == known.from_step or from_step % every == 0 or from_step in known.ends
+        ends = until_step % every == 0 or until_step in known.ends
+        return begins and ends and known.from_step <= from_step < until_step <= (from_step // every + 1) * every
 
     def complete(self, step: int, hosts: Hosts, *, now: float) -> list[AuditEffect]:
         self.complete_step, self._complete_at = step, now
@@ -151,8 +184,10 @@ class AuditBook:
         """Who is gone or silent is waited for no longer."""
         effects: list[AuditEffect] = []
         present = {host.attempt_id for host in hosts.values()}
-        for audit in list(self._audits.values()):
-            if not audit.begun:
+        for id in list(self._audits):
+            # What is concluded may take others with it.
+            audit = self._audits.get(id)
+            if audit is None or not audit.begun:
                 continue
             if audit.wanted and now - audit.asked_at > LOG_SECONDS:
                 effects += self._give_up(audit, f"{', '.join(sorted(audit.wanted))} did not show the frames in time")
@@ -164,10 +199,7 @@ class AuditBook:
                     late = replace(audit, asked=None, tried=audit.tried | {audit.asked.attempt_id})
                     self._audits[audit.id] = late
                     effects += self._ask(late, hosts, now, why="who was asked gave no answer")
-        if now - self._complete_at > CLAIM_SECONDS:
-            for key in [key for key in self._claims if key[2] <= self.complete_step]:
-                del self._claims[key]
-        return [*effects, *self._look(hosts, now)]
+        return [*effects, *self._look(hosts, now), *self._look_for_silent(hosts, now)]
 
     def drop(self, audit_id: UUID, why: str) -> list[AuditEffect]:
         """What it needs is not to be had."""
@@ -192,7 +224,9 @@ class AuditBook:
         effects: list[AuditEffect] = []
         for key in sorted(self._claims, key=lambda key: (key[2], key[0])):
             claims = self._claims.get(key)
-            if claims is None or key[2] > self.complete_step or claims.keys() != self._seats.get(key[0]):
+            if claims is None or key[2] > self.complete_step or key[0] not in self._epochs:
+                continue
+            if claims.keys() != self._epochs[key[0]].seats.keys():
                 continue
             del self._claims[key]
             self._looked[key[0]] = max(key[2], self._looked.get(key[0], 0))
@@ -205,6 +239,25 @@ class AuditBook:
             if sum(each.begun for each in self._audits.values()) < UNDER_WAY_PER_HOST * max(1, len(hosts)):
                 effects += self._begin(audit, hosts, now)
         return effects
+
+    def _look_for_silent(self, hosts: Hosts, now: float) -> list[AuditEffect]:
+        """Who tells nothing of steps that are stored cannot be looked at: they do not count, and it has to go."""
+        waiting = [key for key in sorted(self._claims, key=lambda key: key[1:]) if key[2] <= self.complete_step]
+        self._missing_at = {key: self._missing_at.get(key, now) for key in waiting}
+        late = [key for key in waiting if now - self._missing_at[key] > CLAIM_SECONDS]
+        if not late:
+            return []
+        key = late[0]
+        claims, seats = self._claims.pop(key), self._epochs[key[0]].seats
+        self._looked[key[0]] = max(key[2], self._looked.get(key[0], 0))
+        seat = min(seats.keys() - claims.keys())
+        standing = hosts[seat].standing if seat in hosts else _UNKNOWN
+        if {standing.owner_id} == {claim.standing.owner_id for claim in claims.values()}:
+            return []
+        claim = Claim(seat, *seats[seat], standing, SpanDigest(*key, {}))
+        message = f"{seat} did not tell what it did in steps {key[1] + 1} to {key[2]}"
+        conclusion = Conclude(self._new_id(), claim, AuditOutcome.UNDECIDED, (), message)
+        return [conclusion, *self._reject(claim, blamed=False, message=message)]
 
     def _pick(self, key: SpanKey, claims: Mapping[SeatId, Claim]) -> None:
         owners = {claim.standing.owner_id for claim in claims.values()}

@@ -404,8 +404,8 @@ class RunOwner:
         _log_change(before, decision.run)
         self._tell(owned, decision.effects, parts)
         self._note_ended(ended)
-        if self.audits is not None and self.audits.follow(owned.run, owned.spec_json, owned.data, decision.effects):
-            self._do_beside(self.audits.catch_up(owned.run.id))
+        if self.audits is not None:
+            self._audit(self.audits, owned, decision.effects)
         if loose:
             self._do_beside(self._free(owned, loose))
         if owned.run.state in OVER:
@@ -549,6 +549,10 @@ class RunOwner:
         return _to_filled(run, answer.pnodes.keys(), answer.moves, fills)
 
     # Audits
+
+    def _audit(self, audits: RunAudits, owned: _Owned, effects: Sequence[Effect]) -> None:
+        if audits.follow(owned.run, owned.spec, owned.spec_json, owned.data, effects):
+            self._do_beside(audits.catch_up(owned.run.id))
 
     def send(self, attempt_id: AttemptId, order: AuditOrder) -> bool:
         return self._post.send(attempt_id, order)

@@ -48,6 +48,7 @@ from computepool.core.networks.run import (
     SendRun,
     StepsRejected,
 )
+from computepool.core.networks.spec import NetworkSpec
 from computepool.hub.services.disputes import take_back
 from computepool.hub.store import run_audits as audit_store
 from computepool.hub.store import runs as run_store
@@ -141,18 +142,29 @@ class RunAudits:
 
     # What happens to runs
 
-    def follow(self, run: Run, spec: str, data: tuple[DataItem, ...], effects: Iterable[Effect]) -> bool:
+    def follow(
+        self, run: Run, spec: NetworkSpec, spec_json: str, data: tuple[DataItem, ...], effects: Iterable[Effect]
+    ) -> bool:
         """After each decision that was written. True: `catch_up` has something to do."""
-        if run.state in OVER:
+        if run.state in OVER or spec.local_steps:
+            # Between rounds of local steps replicas differ, and only one of them is stored: nobody could replay them.
             return False
         audited = self._audited.get(run.id)
         if audited is None:
-            book = AuditBook(draw=self._draw, new_id=entropy.new_id)
-            audited = self._audited[run.id] = _Audited(run, spec, data, book)
+            book = AuditBook(checkpoint_every=spec.checkpoint_every, draw=self._draw, new_id=entropy.new_id)
+            audited = self._audited[run.id] = _Audited(run, spec_json, data, book)
         audited.run = run
-        if run.epoch not in audited.locations and any(isinstance(each, SendRun) for each in effects):
+        ends = {each.until_step for each in effects if isinstance(each, SendRun) and each.epoch == run.epoch}
+        if ends and run.epoch not in audited.locations:
             audited.locations[run.epoch] = list_locations(run)
-            audited.book.begin_epoch(run.epoch, [seat.id for seat in run.taken_seats])
+            seats = {
+                seat.id: (seat.attempt_id, seat.node_id)
+                for seat in run.taken_seats
+                if seat.attempt_id is not None and seat.node_id is not None
+            }
+            audited.book.begin_epoch(run.epoch, seats, from_step=run.from_step)
+        for end in ends:
+            audited.book.note_end(run.epoch, end)
         return any(isinstance(each, CompleteCheckpoint) for each in effects)
 
     async def catch_up(self, run_id: RunId) -> None:
@@ -160,11 +172,11 @@ class RunAudits:
         audited = self._audited.get(run_id)
         if audited is None or audited.turn.locked():
             return
-        await self._do(run_id, lambda audited, hosts: self._catch_up(audited, hosts))
+        await self._do(run_id, self._catch_up)
 
     def _catch_up(self, audited: _Audited, hosts: Mapping[SeatId, Witness]) -> list[AuditEffect]:
         now, book = self._seconds(), audited.book
-        effects = []
+        effects: list[AuditEffect] = []
         if book.complete_step != audited.run.checkpoint_step:
             effects = book.complete(audited.run.checkpoint_step, hosts, now=now)
         return [*effects, *book.tick(hosts, now=now)]

@@ -43,6 +43,8 @@ WAITING_MAX = 10_000
 # not hurt.
 LASTING = frozenset({"event", "checkpoint", "fault", "digest"})
 
+DIGESTS_KEPT_MAX = 64
+
 OnOrder = Callable[[pb.HubMessage], Awaitable[None]]
 
 
@@ -94,8 +96,9 @@ class HubSession:
             journal.warning("word_dropped", kind=message.WhichOneof("kind"))
 
     def forget(self) -> None:
-        """A new epoch: what was said of older ones need not be said again."""
-        self._lasting.clear()
+        """A new epoch: what was said of older ones need not be said again, but for what they are audited by."""
+        kept = [message for message in self._lasting if message.HasField("digest")]
+        self._lasting = deque(kept[-DIGESTS_KEPT_MAX:], maxlen=WAITING_MAX)
 
     async def run(self, hello: pb.Hello, on_order: OnOrder) -> None:
         """Until it is cancelled: one stream after the other."""
