@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
-import importlib
-import importlib.util
 import itertools
 import random
 import statistics
@@ -25,7 +23,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import networks_hubs
+from benchmarks import networks_audit, networks_hubs
 from benchmarks.networks_hubs import Found
 from benchmarks.tables import Report, median
 from computepool.core.networks.partition import Host, Link, Load, arrange, measure
@@ -37,7 +35,6 @@ from examples.networks.models import MAKERS, make_chars, make_mlp
 SEATS = (2, 3)
 WARM_STEPS = 3
 ALONE = "one process, one thread"
-AUDITS = "benchmarks.networks_audit"
 KILLS = 5
 KILL_STEPS = 200
 # The model whose speed is measured.
@@ -52,6 +49,7 @@ class Sizes:
     kills: int
     speed_steps: int
     networks: tuple[str, ...]
+    audit_trials: int
     hubs: networks_hubs.Sizes = networks_hubs.QUICK
 
 
@@ -62,9 +60,12 @@ FULL = Sizes(
     kills=KILLS,
     speed_steps=16,
     networks=tuple(MAKERS),
+    audit_trials=networks_audit.TRIALS,
     hubs=networks_hubs.Sizes(),
 )
-QUICK = Sizes(rounds=1, bit_steps=4, kill_trials=1, kills=1, speed_steps=6, networks=("mlp", "residual"))
+QUICK = Sizes(
+    rounds=1, bit_steps=4, kill_trials=1, kills=1, speed_steps=6, networks=("mlp", "residual"), audit_trials=4
+)
 
 
 # Bits
@@ -233,15 +234,11 @@ def run(options: argparse.Namespace) -> None:
         survivals = measure_kills(grid, sizes)
     found = asyncio.run(networks_hubs.measure(sizes.hubs))
     show(report, bits, survivals, speeds, found)
-    report.finish(to_figures(bits, survivals, speeds, found, place_seconds, cut_share, measure_audits()))
-
-
-def measure_audits() -> dict[str, float | None]:
-    """PNodes that cheat, in a module of its own."""
-    if importlib.util.find_spec(AUDITS) is None:
-        return {}
-    measured: dict[str, float | None] = importlib.import_module(AUDITS).measure()
-    return measured
+    report.finish(
+        to_figures(
+            bits, survivals, speeds, found, place_seconds, cut_share, networks_audit.measure(sizes.audit_trials)
+        )
+    )
 
 
 def show(

@@ -59,6 +59,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reservoir.drain)
 
 
+def draw() -> float:
+    """A number in [0, 1) that nobody can foresee."""
+    return (int.from_bytes(_take_random(7), "big") >> 3) / (1 << 53)
+
+
 def jitter() -> float:
     """A number in [0, 1) for spreading retries; not for secrets."""
     return random.random()

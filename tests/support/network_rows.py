@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from computepool.core.networks.audit import AuditOutcome
 from computepool.core.networks.run import RunState
 
-ENUMS = {"run_state": RunState}
+ENUMS = {"run_state": RunState, "audit_outcome": AuditOutcome}
 
 _HASH = "'\\x" + "00" * 32 + "'"
 # As in tests/integration/test_schema.py.
@@ -65,6 +66,23 @@ def _metric(**values: Any) -> str:
     return _insert("run_metrics", **{**given, **values})
 
 
+def _audit(**values: Any) -> str:
+    given = {
+        "id": f"'{RUN}'",
+        "run_id": f"'{RUN}'",
+        "epoch": 1,
+        "seat": "'seat-0'",
+        "attempt_id": f"'{JOB}'",
+        "node_id": f"'{_NODE}'",
+        "from_step": 0,
+        "until_step": 1,
+        "outcome": "'unverified'",
+        "witness_ids": "'{}'",
+        "message": "''",
+    }
+    return _insert("run_audits", **{**given, **values})
+
+
 POSSIBLE = [
     ROWS,
     _set(
@@ -79,6 +97,9 @@ POSSIBLE = [
     _part(),
     _blob(),
     _metric(),
+    _audit(),
+    _audit(outcome="'agreed'", witness_ids=f"ARRAY['{JOB}'::uuid]"),
+    _insert("bugged_nodes", node_id=f"'{_NODE}'", run_id=f"'{RUN}'"),
 ]
 IMPOSSIBLE = [
     ("attempts_checkpoint_check", "UPDATE attempts SET checkpoint_seconds = -1"),
@@ -148,6 +169,11 @@ IMPOSSIBLE = [
     ("run_blobs_size_check", _blob(size_bytes=-1)),
     ("run_metrics_step_check", _metric(step=0)),
     ("run_metrics_epoch_check", _metric(epoch=0)),
+    ("run_audits_span_check", _audit(epoch=0)),
+    ("run_audits_span_check", _audit(from_step=-1)),
+    ("run_audits_span_check", _audit(until_step=0)),
+    ("run_audits_agreed_check", _audit(outcome="'agreed'")),
+    ("run_audits_other_check", _audit(witness_ids=f"ARRAY['{_NODE}'::uuid]")),
 ]
 # What triggers refuse.
 NEVER = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 
 def unordered_sum() -> None:
@@ -43,7 +44,48 @@ def unfenced() -> None:
     Engine.receive = receive_anything
 
 
-BUGS = {"unordered_sum": unordered_sum, "unfenced": unfenced}
+def corrupt_outputs() -> None:
+    """Every twentieth tensor that it computes for others is a little off; all that it tells fits that."""
+    from computepool.node.vnodes import epoch_run
+
+    right = epoch_run.EpochRun.compute
+    count = 0
+
+    def compute(self: Any, job: Any) -> Any:
+        nonlocal count
+        outcome = right(self, job)
+        count += 1
+        if count % 20 == 0:
+            outcome.outputs = [output * 1.001 for output in outcome.outputs]
+            outcome.gradients = [None if each is None else each * 1.001 for each in outcome.gradients]
+        return outcome
+
+    epoch_run.EpochRun.compute = compute  # type: ignore[method-assign]
+
+
+def send_otherwise() -> None:
+    """Some of the frames that leave are not those that it tells of."""
+    from computepool.node.vnodes import host
+
+    right = host.Host._send
+    count = 0
+
+    def send(self: Any, frame: Any) -> None:
+        nonlocal count
+        count += 1
+        if count % 40 == 0 and frame.tensor.is_floating_point():
+            frame = frame._replace(tensor=frame.tensor * 1.001)
+        right(self, frame)
+
+    host.Host._send = send  # type: ignore[method-assign]
+
+
+BUGS = {
+    "unordered_sum": unordered_sum,
+    "unfenced": unfenced,
+    "corrupt_outputs": corrupt_outputs,
+    "send_otherwise": send_otherwise,
+}
 
 
 def run_agent(bug: str) -> int:

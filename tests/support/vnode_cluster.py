@@ -82,7 +82,10 @@ class Cluster:
 
     def kill(self, seat: SeatId) -> None:
         """Its frames that are under way still arrive; what is sent to it from now on vanishes without an error."""
-        self.engines.pop(seat).close()
+        engine = self.engines.pop(seat)
+        # What it had stored is stored, however slow the machine.
+        engine.flush(FLUSH_SECONDS)
+        engine.close()
         self.dead.add(seat)
         self.lanes = {lane: parcels for lane, parcels in self.lanes.items() if lane[1] != seat}
 

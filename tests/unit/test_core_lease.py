@@ -406,6 +406,8 @@ def test_what_only_the_hub_can_know_is_not_for_nodes_to_report():
         Cause.HUB_FAULT,
         Cause.EXPIRED,
         Cause.POISONOUS,
+        Cause.WRONG_RESULT,
+        Cause.DOUBTED,
     }
 
 

@@ -117,6 +117,7 @@ def test_one_that_runs_is_not_judged():
         ({"cause": Cause.INPUT_MISSING}, UnpaidReason.INPUT_MISSING),
         ({"cause": Cause.HUB_FAULT}, UnpaidReason.HUB_FAULT),
         ({"cause": Cause.NODE_VANISHED, "state": AttemptState.LOST}, UnpaidReason.NODE_FAULT),
+        ({"cause": Cause.WRONG_RESULT, "checkpoint_seconds": 0}, UnpaidReason.NODE_FAULT),
         ({"cause": Cause.CANCELLED, "state": AttemptState.CANCELLED, "started_at": None}, UnpaidReason.NOT_STARTED),
         ({"cause": Cause.EXIT_CODE, "expires_at": NOW + timedelta(seconds=10)}, UnpaidReason.TOO_LATE),
         ({"rate_microcredits_per_hour": 0}, UnpaidReason.NO_PRICE),

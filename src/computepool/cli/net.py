@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from computepool.networks.run import Run, TrainEvent
     from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
 
+# How the line of an audit ends that found nothing.
+_AGREED = ": agreed"
 _BARS_WIDTH = 48
 # In a pipe, where no line moves.
 _LINES_EVERY = 10
@@ -211,10 +213,13 @@ def show_run(run: Run) -> int:
     from computepool.cli.words import plain
 
     console = aside()
-    state = ""
+    state, agreed = "", 0
     with console.status("waits for machines") as status:
         for event, losses in _follow(run):
-            if event.kind == "step":
+            if event.kind == "audit" and event.message.endswith(_AGREED):
+                # The ordinary case: counted, not listed.
+                agreed += 1
+            elif event.kind == "step":
                 line = describe_step(event, losses)
                 status.update(line)
                 if not console.is_terminal and event.step % _LINES_EVERY == 0:
@@ -222,6 +227,8 @@ def show_run(run: Run) -> int:
             elif event.message:
                 state = event.message if event.kind == "state" else state
                 console.print(plain(f"step {event.step}: {event.message}"))
+    if agreed:
+        console.print(f"{agreed} audits: other machines came to the same bits")
     if run.state.value != "succeeded":
         console.print(plain(f"The run is {run.state.value}. {state}"))
         return 1

@@ -136,6 +136,9 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     relay_bytes_in_flight_max: Annotated[
         int, _meta("What the relay holds of one run's frames at a time; more waits.", least=1_000_000)
     ] = 64_000_000
+    network_audits: Annotated[
+        bool, _meta("Whether hosts of networks are audited: parts of what they compute are replayed by others.")
+    ] = True
     placement_file: Annotated[
         str, _meta("File with the weights of placement and the split that compares two sets. Empty: the shipped one.")
     ] = ""

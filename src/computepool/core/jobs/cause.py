@@ -23,6 +23,8 @@ class Cause(str, Enum):
     CANCELLED = "cancelled"
     EXPIRED = "expired"
     POISONOUS = "poisonous"
+    WRONG_RESULT = "wrong_result"
+    DOUBTED = "doubted"
     PACKAGES_FAILED = "packages_failed"
     PACKAGES_UNREACHABLE = "packages_unreachable"
     NOT_ALLOWED = "not_allowed"
@@ -42,6 +44,7 @@ NODE_FAULTS = frozenset(
         Cause.NODE_VANISHED,
         Cause.SANDBOX_REFUSED,
         Cause.PACKAGES_UNREACHABLE,
+        Cause.WRONG_RESULT,
     }
 )
 
@@ -81,4 +84,6 @@ PLAIN_WORDS = {
     Cause.CANCELLED: "it was cancelled",
     Cause.EXPIRED: "it was not done by its expiry time",
     Cause.POISONOUS: "machines went down three times while they ran the same slice, so the job is given to no more",
+    Cause.WRONG_RESULT: "two other machines came to another result",
+    Cause.DOUBTED: "another machine came to another result, and nobody could decide between them",
 }

@@ -54,6 +54,8 @@ RULES: Mapping[Cause | None, ChargeRule] = {
     Cause.PACKAGES_UNREACHABLE: ChargeRule.NOTHING,
     Cause.NOT_ALLOWED: ChargeRule.NOTHING,
     Cause.HUB_FAULT: ChargeRule.NOTHING,
+    Cause.WRONG_RESULT: ChargeRule.NOTHING,
+    Cause.DOUBTED: ChargeRule.TO_CHECKPOINT,
 }
 
 

@@ -32,6 +32,8 @@ class DisputeOrigin(str, Enum):
     RECEIPT = "receipt"
     # The ledger would not release it.
     BOOKS = "books"
+    # Others came to another result.
+    AUDIT = "audit"
 
 
 class DisputeSide(str, Enum):

@@ -275,6 +275,8 @@ def _find_missing(due_to_owner: int, earned: int, moved: int | None) -> int:
 def _find_reason(facts: PayFacts, seconds: int) -> UnpaidReason:
     if facts.is_own:
         return UnpaidReason.OWN_JOB
+    if facts.cause is Cause.WRONG_RESULT:
+        return UnpaidReason.NODE_FAULT
     if facts.checkpoint_seconds == 0:
         return UnpaidReason.NO_CHECKPOINT
     if facts.is_seat:

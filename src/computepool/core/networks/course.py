@@ -84,6 +84,9 @@ def lose(
 def raise_epoch(course: Course, why: str, *, counts: bool = True) -> None:
     run = course.run
     course.tell(FeedKind.FAILURE, why, run.step)
+    if run.settle_at is not None and (not run.is_serving or run.state is RunState.STOPPING):
+        # All steps are stored: nothing is left to be done again, and nobody is to answer.
+        return
     if run.state is RunState.STOPPING:
         end(course, RunState.STOPPED, run.message, pays_to_now=True)
         return

@@ -218,8 +218,8 @@ def look_for_stall(course: Course) -> None:
     Whom most others miss goes first, then who has stood still longest; nobody twice before everybody once.
     """
     run = course.run
-    # Who only answers gets on when somebody asks.
-    if run.state not in AT_WORK or run.is_serving:
+    # Who only answers gets on when somebody asks, and who waits for audits has nothing left to do.
+    if run.state not in AT_WORK or run.is_serving or run.settle_at is not None:
         return
     patience = min(max(STALL_SECONDS, STALL_GAPS * run.gap_seconds_max), STALL_SECONDS_MAX)
     if course.now - max(seat.moved_at for seat in run.taken_seats) <= patience:

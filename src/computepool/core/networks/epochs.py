@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from computepool.core.jobs.cause import Cause
 from computepool.core.networks import detection
 from computepool.core.networks.course import AT_WORK, HAVE_RUN, Course, attempt_of, end, lose, raise_epoch, send_run
 from computepool.core.networks.detection import find_meeting_step, lose_leaving
@@ -19,6 +20,8 @@ from computepool.core.networks.host_faults import FATAL, SEAT_FAULTS, advise
 from computepool.core.networks.placement import Location, SeatId
 from computepool.core.networks.run import (
     OVER,
+    AuditsOpened,
+    AuditsSettled,
     BeatHeard,
     CheckpointReported,
     CompleteCheckpoint,
@@ -26,6 +29,7 @@ from computepool.core.networks.run import (
     Event,
     FaultReported,
     FeedKind,
+    ForgetSteps,
     HostJoined,
     HostPrepared,
     JobEnded,
@@ -45,6 +49,7 @@ from computepool.core.networks.run import (
     SendPrepare,
     SessionClosed,
     StepReported,
+    StepsRejected,
     StopAsked,
     Ticked,
 )
@@ -58,6 +63,10 @@ PAY_SECONDS = 30.0
 # How long the loss of a step may come after those of later ones, and how many of those are kept.
 GAP_SECONDS = 5.0
 AHEAD_MAX = 10_000
+# How long a run that has made all its steps waits for audits.
+SETTLE_SECONDS = 900.0
+NOT_AUDITED = "its last steps were not audited in time"
+AVOID_FOREVER = float("inf")
 # Steps beyond the last checkpoint of which reports are kept.
 REPORTED_STEPS_MAX = 64
 
@@ -79,6 +88,9 @@ def adopt(run: Run, *, now: float) -> Decision:
     course.change(seats=seats, state=state, until_step=run.steps)
     if run.state is RunState.STOPPING:
         end(course, RunState.STOPPED, "stopped while its hub changed", pays_to_now=True)
+    elif run.checkpoint_step >= run.steps and not run.serves:
+        # Its last audits went with the owner before.
+        end(course, RunState.SUCCEEDED, "its last steps were not audited: its hub changed", pays_to_now=False)
     else:
         _advance(course)
     return Decision(course.run, tuple(course.effects))
@@ -268,16 +280,72 @@ def _complete(course: Course) -> None:
     )
     course.do(CompleteCheckpoint(step))
     course.tell(FeedKind.CHECKPOINT, f"step {step} is stored", step)
-    if course.run.is_serving and run.state is RunState.RUNNING:
-        course.change(paid_at=course.now)
-        course.tell(FeedKind.STATE, f"all {run.steps} steps are made; answers until it is stopped", step)
-        lose_leaving(course)
-    elif step >= run.steps:
-        end(course, RunState.SUCCEEDED, "", pays_to_now=True)
+    if step >= run.steps:
+        _end_training(course)
     elif run.state is RunState.STOPPING and step >= run.until_step:
         end(course, RunState.STOPPED, run.message, pays_to_now=True)
     elif run.state is RunState.RUNNING and step >= run.until_step:
         lose_leaving(course)
+
+
+def _end_training(course: Course) -> None:
+    """Everything is stored. Where it is audited, what comes next waits for that; who answers does so meanwhile."""
+    run = course.run
+    stays = run.is_serving and run.state is not RunState.STOPPING
+    course.change(paid_at=course.now)
+    if run.audited:
+        course.change(settle_at=course.now, message="its last steps are audited")
+        course.tell(FeedKind.STATE, "all steps are stored; the last ones are audited", run.checkpoint_step)
+    else:
+        _finish(course, "")
+    if stays:
+        lose_leaving(course)
+
+
+def _finish(course: Course, message: str) -> None:
+    """Nobody waits for audits any longer: it ends, or stays to answer."""
+    run = course.run
+    if not run.is_serving or run.state is RunState.STOPPING:
+        end(course, RunState.SUCCEEDED, message, pays_to_now=True)
+        return
+    if run.settle_at is not None and run.state is RunState.RUNNING:
+        course.change(message=message)
+    course.change(settle_at=None)
+    words = f"all {run.steps} steps are made; answers until it is stopped"
+    course.tell(FeedKind.STATE, f"{words}; {message}" if message else words, run.checkpoint_step)
+
+
+def _open_audits(course: Course, _: AuditsOpened) -> None:
+    course.change(audited=True)
+
+
+def _settle(course: Course, _: AuditsSettled) -> None:
+    if course.run.settle_at is not None:
+        _finish(course, "")
+
+
+def _reject(course: Course, event: StepsRejected) -> None:
+    """Back to before the first step that is in doubt. What was stored since is void, whoever stored it."""
+    run, step = course.run, min(event.step, course.run.checkpoint_step)
+    course.change(
+        step=step,
+        checkpoint_step=step,
+        ahead=frozenset(),
+        reported={},
+        reports_from_epoch=run.epoch + 1,
+        settle_at=None,
+        avoided={**run.avoided, event.node_id: AVOID_FOREVER} if event.blamed else run.avoided,
+    )
+    course.do(ForgetSteps(step, event.attempt_id if event.blamed else None, event.message))
+    course.tell(FeedKind.AUDIT, f"back to step {step}: {event.message}", step)
+    seat = course.find(event)
+    if seat is None:
+        raise_epoch(course, event.message)
+        return
+    cause = Cause.WRONG_RESULT if event.blamed else Cause.DOUBTED
+    lose(course, {seat.id: event.message}, cause=cause)
+    if event.blamed:
+        course.change(avoided={**course.run.avoided, event.node_id: AVOID_FOREVER})
 
 
 def _report_fault(course: Course, event: FaultReported) -> None:
@@ -305,9 +373,16 @@ def _tick(course: Course, _: Ticked) -> None:
 
 def _look_at_clock(course: Course) -> None:
     run, now = course.run, course.now
-    if run.state is RunState.STOPPING and run.stop_at is not None and now - run.stop_at > STOP_SECONDS:
+    is_late = run.state is RunState.STOPPING and run.stop_at is not None and now - run.stop_at > STOP_SECONDS
+    is_over = run.ends_at is not None and now >= run.ends_at
+    if run.settle_at is not None and (is_late or is_over):
+        end(course, RunState.SUCCEEDED, NOT_AUDITED, pays_to_now=run.state in AT_WORK)
+    elif run.settle_at is not None:
+        if now - run.settle_at > SETTLE_SECONDS:
+            _finish(course, NOT_AUDITED)
+    elif is_late:
         end(course, RunState.STOPPED, run.message, pays_to_now=True)
-    elif run.ends_at is not None and now >= run.ends_at:
+    elif is_over:
         end(course, RunState.STOPPED, "the hours that were paid for are over", pays_to_now=True)
     elif run.ends_at is not None and now >= run.ends_at - STOP_SECONDS and run.state is RunState.RUNNING:
         _stop(course, StopAsked("the hours that were paid for are nearly over"))
@@ -327,6 +402,14 @@ def _pay_service(course: Course) -> None:
 def _stop(course: Course, event: StopAsked) -> None:
     run = course.run
     if run.state is RunState.STOPPING:
+        return
+    if run.settle_at is not None:
+        end(
+            course,
+            RunState.SUCCEEDED,
+            "its last steps were not audited: it was stopped",
+            pays_to_now=run.state is RunState.RUNNING,
+        )
         return
     if run.is_serving:
         end(course, RunState.SUCCEEDED, event.reason, pays_to_now=run.state is RunState.RUNNING)
@@ -375,6 +458,9 @@ _RULES: Mapping[type, Callable[[Course, Any], None]] = {
     CheckpointReported: _report_checkpoint,
     StepReported: _report_step,
     FaultReported: _report_fault,
+    StepsRejected: _reject,
+    AuditsOpened: _open_audits,
+    AuditsSettled: _settle,
     StopAsked: _stop,
     JobEnded: _end_job,
     Ticked: _tick,

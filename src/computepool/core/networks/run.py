@@ -142,6 +142,9 @@ class Run:
     ends_at: float | None = None
     # While it serves: when its hosts were last paid to.
     paid_at: float = 0.0
+    # Its steps are audited: it ends, or only serves, when the audits are settled; since when it waits for that.
+    audited: bool = False
+    settle_at: float | None = None
     # Stalls since the last new checkpoint, and the seats that were given to others because of them.
     stalls: int = 0
     replaced: frozenset[SeatId] = frozenset()
@@ -150,7 +153,7 @@ class Run:
 
     @property
     def is_serving(self) -> bool:
-        """There is nothing left to train."""
+        """There is nothing left to train, though the last steps may still be under audit."""
         return self.serves and self.checkpoint_step >= self.steps
 
     @property
@@ -280,6 +283,29 @@ class FaultReported:
 
 
 @dataclass(frozen=True, slots=True)
+class StepsRejected:
+    """An audit: what this host did after `step` does not count, and it loses its seat. It may be gone already."""
+
+    seat: SeatId
+    attempt_id: AttemptId
+    node_id: NodeId
+    step: int
+    # False: somebody was wrong, and it is not known who.
+    blamed: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditsOpened:
+    """Its hosts tell what can be audited."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditsSettled:
+    """Nothing of what is stored is under audit any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class StopAsked:
     reason: str = "stopped by its owner"
 
@@ -308,6 +334,9 @@ Event = (
     | CheckpointReported
     | StepReported
     | FaultReported
+    | StepsRejected
+    | AuditsOpened
+    | AuditsSettled
     | StopAsked
     | JobEnded
     | Ticked
@@ -391,6 +420,15 @@ class PaySeats:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetSteps:
+    """Checkpoints after this step are void. If an attempt is named, it is paid to this step and no further."""
+
+    step: int
+    attempt_id: AttemptId | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Tell:
     kind: FeedKind
     message: str
@@ -415,6 +453,7 @@ Effect = (
     | KeepReport
     | CompleteCheckpoint
     | PaySeats
+    | ForgetSteps
     | Tell
     | EndRun
 )

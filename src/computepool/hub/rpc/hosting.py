@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from computepool import entropy
@@ -19,9 +20,10 @@ from computepool.hub.services.keyring import Keyring
 from computepool.hub.services.market import follow
 from computepool.hub.services.owners import Order, PrepareOrder, RunOwner
 from computepool.hub.services.prices import PriceBook, read_rate_card
+from computepool.hub.services.run_audits import AuditOrder, ReplayOrder, ShowOrder
 from computepool.hub.services.seat_tokens import issue_seat_token
 from computepool.hub.store.connect import Pool
-from computepool.hub.store.runs import Part
+from computepool.hub.store.runs import DataItem, Part
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
 
 log = logging.getLogger("computepool.rpc")
@@ -94,6 +96,8 @@ class Sessions:
             return pb.HubMessage(run=run)
         if isinstance(order, SendDrop):
             return pb.HubMessage(drop=pb.Drop(epoch=order.epoch))
+        if isinstance(order, ShowOrder | ReplayOrder):
+            return pb.HubMessage(audit=_word_audit(order))
         assert isinstance(order, SendProbe)
         return pb.HubMessage(probe=pb.Probe(nonce=entropy.new_id().int & 0xFFFFFFFF))
 
@@ -108,9 +112,7 @@ class Sessions:
             placement=[to_location(each) for each in order.locations],
             checkpoint_step=order.checkpoint_step,
             checkpoints=[to_part(part) for part in order.parts],
-            data=[
-                pb.DataRef(sha256=item.sha256, size_bytes=item.size_bytes, format=item.format) for item in order.data
-            ],
+            data=_word_data(order.data),
             mode="train",
             seat_token=token,
             seat_token_seconds=seconds,
@@ -144,6 +146,32 @@ def from_tensor(tensor: pb.Tensor) -> TensorBytes:
 
 def to_part(part: Part) -> pb.VNodeCheckpoint:
     return pb.VNodeCheckpoint(vnode_id=part.vnode_id, sha256=part.sha256.hex(), size_bytes=part.size_bytes)
+
+
+def _word_data(data: Iterable[DataItem]) -> list[pb.DataRef]:
+    return [pb.DataRef(sha256=item.sha256, size_bytes=item.size_bytes, format=item.format) for item in data]
+
+
+def _word_audit(order: AuditOrder) -> pb.AuditOrder:
+    told = pb.AuditOrder(
+        audit_id=str(order.audit_id),
+        epoch=order.epoch,
+        seat=order.seat,
+        from_step=order.from_step,
+        until_step=order.until_step,
+    )
+    if isinstance(order, ReplayOrder):
+        replay = pb.AuditReplay(
+            spec_json=order.spec,
+            placement=[to_location(each) for each in order.locations],
+            checkpoints=[to_part(part) for part in order.parts],
+            stored=[to_part(part) for part in order.stored],
+            data=_word_data(order.data),
+            logs={str(seat): sha256 for seat, sha256 in order.logs.items()},
+            tolerant=order.tolerant,
+        )
+        told.replay.CopyFrom(replay)
+    return told
 
 
 def to_location(each: Location) -> pb.Location:

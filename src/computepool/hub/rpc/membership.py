@@ -37,6 +37,7 @@ from computepool.core.networks.run import (
 )
 from computepool.core.networks.spec import STEPS_MAX
 from computepool.hub.rpc.auth import Access
+from computepool.hub.rpc.claims import read_audit_id, read_replayed, read_span
 from computepool.hub.rpc.hosting import Session, from_tensor
 from computepool.hub.rpc.routing import Call, Rpcs
 from computepool.hub.services.inference import Answered, Opened
@@ -229,6 +230,26 @@ class _Host:
             part=Part(said.step, said.vnode_id, said.epoch, raw, said.size_bytes, bytes(said.digest)),
         )
 
+    async def read_digest(self, said: pb.AuditDigest) -> None:
+        audits = self.call.rpc.hosting.owner.audits
+        if audits is not None:
+            await audits.hear_claim(self.run_id, self.seat, self.attempt_id, read_span(said))
+
+    async def read_audit_log(self, said: pb.AuditLog) -> None:
+        audits = self.call.rpc.hosting.owner.audits
+        if audits is not None:
+            audit_id, sha256 = read_audit_id(said.audit_id), said.sha256
+            if sha256 and not await has_blob(self.call.rpc.pool, self.run_id, sha256, size_bytes=said.size_bytes):
+                raise InvalidRequest(f"The content {sha256[:64]} was not stored, or has another size. Put it first.")
+            await audits.hear_log(self.run_id, self.seat, audit_id, sha256)
+
+    async def read_audit_result(self, said: pb.AuditResult) -> None:
+        audits = self.call.rpc.hosting.owner.audits
+        if audits is not None:
+            reason = said.message[:MESSAGE_LENGTH_MAX].replace("\0", "")
+            replayed = None if reason else read_replayed(said)
+            await audits.hear_replay(self.run_id, self.attempt_id, read_audit_id(said.audit_id), replayed, reason)
+
     async def read_fault(self, said: pb.HostFault) -> Heard:
         return Heard(
             FaultReported(
@@ -270,4 +291,7 @@ _READERS: Mapping[str, Callable[[_Host, Any], Awaitable[Heard | None]]] = {
     "fault": _Host.read_fault,
     "opened": _Host.read_opened,
     "answer": _Host.read_answer,
+    "digest": _Host.read_digest,
+    "audit_log": _Host.read_audit_log,
+    "audit_result": _Host.read_audit_result,
 }

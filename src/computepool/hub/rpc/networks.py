@@ -220,6 +220,7 @@ def _to_network(network: Network) -> pb.Network:
 def _to_run(view: RunView) -> pb.Run:
     told = _to_row(view.row)
     told.placement.extend(to_location(each) for each in view.locations)
+    told.audits.CopyFrom(pb.AuditCounts(**{outcome.value: count for outcome, count in view.audits.items()}))
     return told
 
 

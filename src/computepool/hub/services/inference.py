@@ -322,6 +322,10 @@ class InferenceDesk:
             service.openings.move_to_end(step)
             return True
         parts = await self._list_parts(run_id, step)
+        if step and not parts:
+            raise NotFound(
+                f"Checkpoint {step} is gone: an audit has rejected what hosts computed up to it. Ask again."
+            )
         if self._services.get(run_id) is not service:
             return False
         # Others may have begun it meanwhile.

@@ -19,8 +19,10 @@ from computepool.core.networks.placement import Location, SeatId
 from computepool.core.networks.run import Event, Run, SendDrop, SendProbe, SendRun
 from computepool.core.networks.spec import NetworkSpec
 from computepool.core.networks.spec_json import from_json
+from computepool.hub.services.run_audits import AuditOrder
 from computepool.hub.services.runs import to_terms
 from computepool.hub.services.seats import SeatTerms
+from computepool.hub.store.run_audits import AuditRow
 from computepool.hub.store.runs import DataItem, LoadedRun, Metric, Part, RunRow
 
 log = logging.getLogger("computepool.networks")
@@ -42,7 +44,7 @@ class PrepareOrder:
     data: tuple[DataItem, ...]
 
 
-Order = PrepareOrder | SendRun | SendDrop | SendProbe
+Order = PrepareOrder | SendRun | SendDrop | SendProbe | AuditOrder
 
 
 class Post(Protocol):
@@ -66,6 +68,8 @@ class Heard:
     event: Event
     metric: Metric | None = None
     part: Part | None = None
+    # What audits came to, of steps that are rejected.
+    audits: tuple[AuditRow, ...] = ()
 
 
 @dataclass(slots=True)

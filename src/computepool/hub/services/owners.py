@@ -19,6 +19,8 @@ from computepool.core.networks.errors import RunElsewhere
 from computepool.core.networks.placement import SeatId
 from computepool.core.networks.run import (
     OVER,
+    AuditsOpened,
+    AuditsSettled,
     Decision,
     Effect,
     JobEnded,
@@ -30,6 +32,7 @@ from computepool.core.networks.run import (
     SendPrepare,
     SendProbe,
     SendRun,
+    StepsRejected,
     StopAsked,
     Ticked,
 )
@@ -42,12 +45,14 @@ from computepool.hub.services.attempts import Beat, record_beats
 from computepool.hub.services.owned_runs import Dial, Heard, Order, OwnedRun, Post, PrepareOrder, to_owned
 from computepool.hub.services.prices import PriceBook
 from computepool.hub.services.reliabilities import record_outcomes
+from computepool.hub.services.run_audits import AuditOrder, RunAudits
 from computepool.hub.services.run_blobs import free_blobs, free_loose
 from computepool.hub.services.run_records import OwnerLost, Written, is_durable, write_decision
 from computepool.hub.services.seating import fill_seats
 from computepool.hub.services.transitions import EndedAttempt
 from computepool.hub.store import runs as run_store
 from computepool.hub.store.connect import BLOCKED, Connection, Pool
+from computepool.hub.store.run_audits import AuditRow
 from computepool.hub.store.runs import LoadedRun, Part
 
 __all__ = ["Heard", "Order", "PrepareOrder", "RunOwner"]
@@ -103,6 +108,7 @@ class RunOwner:
         # Probes and the freeing of contents, beside the way of events.
         self._chores: set[asyncio.Task[None]] = set()
         self._looked_at = float("-inf")
+        self.audits = RunAudits(pool, self, seconds=seconds) if settings.network_audits else None
         # Whoever answers with a run's weights follows it by the first, and says by the second which steps to keep.
         self.on_change: Callable[[RunId], None] = lambda run_id: None
         self.list_pinned: Callable[[RunId], Collection[int]] = lambda run_id: ()
@@ -142,6 +148,9 @@ class RunOwner:
             # One run's trouble is not the others'; what it has heard is kept.
             if isinstance(failed, Exception):
                 log.warning("run_not_decided error=%r", failed)
+        if self.audits is not None:
+            for run_id in self.run_ids:
+                self._do_beside(self.audits.catch_up(run_id))
 
     async def close(self) -> None:
         """Another process may take over at once."""
@@ -322,9 +331,16 @@ class RunOwner:
         """With what its orders name: the parts of the checkpoint that everybody goes back to."""
         written, parts = Written(), list[Part]()
         if is_durable(before, decision):
-            spared = self.list_pinned(owned.run.id)
+            run_id = owned.run.id
             written = await write_decision(
-                conn, owned, before, decision, batch, owner_id=self.owner_id, spared=spared
+                conn,
+                owned,
+                before,
+                decision,
+                batch,
+                owner_id=self.owner_id,
+                spared=self.list_pinned(run_id),
+                replayed_from=self.audits.find_oldest_step(run_id) if self.audits is not None else None,
             )
         if _prepares(decision):
             parts = await run_store.list_parts(conn, decision.run.id, decision.run.from_step)
@@ -338,6 +354,8 @@ class RunOwner:
             self.on_change(owned.run.id)
         self._tell(owned, decision.effects, parts)
         self._note_ended(written.ended)
+        if self.audits is not None:
+            self._audit(self.audits, owned, decision.effects)
         if written.loose:
             self._do_beside(self._free(owned, written.loose))
         if owned.run.state in OVER:
@@ -349,6 +367,8 @@ class RunOwner:
         owned = self._owned.pop(run_id, None)
         if owned is None:
             return
+        if self.audits is not None:
+            self.audits.forget(run_id)
         for seat in owned.run.seats.values():
             if seat.attempt_id is not None:
                 self._post.close(seat.attempt_id)
@@ -365,6 +385,29 @@ class RunOwner:
             written, parts = await self._write(conn, owned, before, decision, [])
         # Where those who stay take all of it, the next order is given here.
         self._follow(owned, decision, written, parts)
+
+    # Audits
+
+    def _audit(self, audits: RunAudits, owned: OwnedRun, effects: Sequence[Effect]) -> None:
+        if audits.follow(owned.run, owned.spec, owned.spec_json, owned.data, effects):
+            self._do_beside(audits.catch_up(owned.run.id))
+
+    def send(self, attempt_id: AttemptId, order: AuditOrder) -> bool:
+        return self._post.send(attempt_id, order)
+
+    async def reject(self, run_id: RunId, event: StepsRejected, rows: Sequence[AuditRow]) -> None:
+        await self.hear(run_id, Heard(event, audits=tuple(rows)))
+
+    async def open_audits(self, run_id: RunId) -> None:
+        await self.hear(run_id, Heard(AuditsOpened()))
+
+    async def settle(self, run_id: RunId) -> None:
+        await self.hear(run_id, Heard(AuditsSettled()))
+
+    async def free(self, run_id: RunId, sha256s: Sequence[bytes]) -> None:
+        owned = self._owned.get(run_id)
+        if owned is not None:
+            self._do_beside(self._free(owned, sha256s))
 
     # Telling
 

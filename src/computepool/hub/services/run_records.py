@@ -12,6 +12,7 @@ from computepool.core.networks.run import (
     Effect,
     EndRun,
     FeedKind,
+    ForgetSteps,
     KeepReport,
     KeepStep,
     PaySeats,
@@ -25,6 +26,7 @@ from computepool.core.networks.run import (
     Tell,
     VacateSeat,
 )
+from computepool.hub.services import run_audits as audit_service
 from computepool.hub.services import seats as seat_service
 from computepool.hub.services.owned_runs import Heard, OwnedRun
 from computepool.hub.services.transitions import EndedAttempt
@@ -57,8 +59,12 @@ async def write_decision(
     *,
     owner_id: UUID,
     spared: Collection[int],
+    replayed_from: int | None,
 ) -> Written:
-    """Raises OwnerLost, and then nothing is written. Of old checkpoints, the steps that are `spared` stay."""
+    """Raises OwnerLost, and then nothing is written.
+
+    Of old checkpoints, the steps that are `spared` stay, and all from the oldest on that an audit may begin at.
+    """
     run, effects = decision.run, decision.effects
     if not await run_store.write_run(conn, run, owner_id=owner_id, known_epoch=before.epoch):
         raise OwnerLost
@@ -70,11 +76,17 @@ async def write_decision(
     lines = [NewLine(each.kind, run.epoch, each.step, each.message) for each in effects if isinstance(each, Tell)]
     lines += await _write_progress(conn, run, effects, batch)
     written = Written(ended=await _settle(conn, owned, before, effects))
+    rejected = [each for each in effects if isinstance(each, ForgetSteps)]
+    if rejected:
+        rows = [row for heard in batch for row in heard.audits]
+        written.loose += await audit_service.write_rejection(conn, run.id, rejected, rows)
     completed = [each.step for each in effects if isinstance(each, CompleteCheckpoint)]
     for step in completed:
         await run_store.complete_checkpoint(conn, run.id, step)
     if completed:
-        written.loose = await run_store.delete_old_checkpoints(conn, run.id, keep=CHECKPOINTS_KEPT, spared=spared)
+        written.loose += await run_store.delete_old_checkpoints(
+            conn, run.id, keep=CHECKPOINTS_KEPT, spared=spared, before=replayed_from
+        )
     await run_store.insert_lines(conn, run.id, lines)
     return written
 
@@ -114,12 +126,15 @@ async def _settle(conn: Connection, owned: OwnedRun, before: Run, effects: Seque
     ended: list[EndedAttempt] = []
     if completed:
         await run_store.pay_seats(conn, seats, until=owned.row.expires_at)
+    rejected = [each for each in effects if isinstance(each, ForgetSteps)]
+    settled = await audit_service.lower_pay(conn, before.id, rejected)
     if vacated:
         ended += await seat_service.vacate_seats(conn, vacated)
     if end is not None:
         if end.pays_to_now:
             await run_store.pay_seats(conn, seats, until=owned.row.expires_at)
         ended += await seat_service.conclude_seats(conn, owned.job_id, end.state)
+    await audit_service.take_pay_back(conn, settled)
     return ended
 
 

@@ -24,6 +24,7 @@ from computepool.core.networks.allocation import (
     choose_placement,
     count_seats_min,
 )
+from computepool.core.networks.audit import AuditOutcome
 from computepool.core.networks.errors import DataRefused, NoPlacement
 from computepool.core.networks.needs import list_links, list_needs
 from computepool.core.networks.placement import Location, SeatId
@@ -42,6 +43,7 @@ from computepool.hub.services.seats import HOURS_MAX, SEATS_MAX, FoundPNodes, Se
 from computepool.hub.store import artifacts as artifact_store
 from computepool.hub.store import jobs as job_store
 from computepool.hub.store import networks as network_store
+from computepool.hub.store import run_audits as audit_store
 from computepool.hub.store import runs as run_store
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.networks import Network
@@ -84,6 +86,8 @@ class RunView:
     row: RunRow
     seats: dict[SeatId, Seat]
     locations: tuple[Location, ...]
+    # How many came to what.
+    audits: Mapping[AuditOutcome, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +403,8 @@ async def get_view(conn: Connection, run_id: RunId) -> RunView:
     assert row is not None
     seats = await run_store.list_seats(conn, run_id)
     locations = await run_store.list_locations(conn, run_id)
-    return RunView(row, seats, _fill_in(locations, seats))
+    audits = await audit_store.count_outcomes(conn, run_id)
+    return RunView(row, seats, _fill_in(locations, seats), audits)
 
 
 def _fill_in(locations: Sequence[Location], seats: Mapping[SeatId, Seat]) -> tuple[Location, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from computepool.core.ids import AccountId, NetworkId, NodeId
+from computepool.core.networks.audit import BUGGED_SECONDS
 from computepool.core.networks.partition import Host
 from computepool.core.placement.slot import Slot
 from computepool.core.trust.reputation import Reliability
@@ -188,6 +189,7 @@ async def list_free_pnodes(
         data_sha256s=list(data_bytes),
         data_sizes=list(data_bytes.values()),
         silence_seconds=silence_seconds,
+        bugged_seconds=BUGGED_SECONDS,
         limit_count=limit,
     )
     return [_to_free(row) async for row in rows]

@@ -427,10 +427,13 @@ async def list_checkpoints(conn: Connection, run_id: RunId, *, limit: int) -> li
 
 
 async def delete_old_checkpoints(
-    conn: Connection, run_id: RunId, *, keep: int, spared: Collection[int] = ()
+    conn: Connection, run_id: RunId, *, keep: int, spared: Collection[int] = (), before: int | None = None
 ) -> list[bytes]:
-    """Contents that they were made of; another checkpoint may need them still. `spared`: steps that stay besides."""
-    rows = _q.delete_old_checkpoints(conn, run_id=run_id, keep=keep, spared=sorted(spared))
+    """Contents that they were made of; another checkpoint may need them still.
+
+    Besides the newest, those of steps that are `spared` stay, and all from step `before` on.
+    """
+    rows = _q.delete_old_checkpoints(conn, run_id=run_id, keep=keep, spared=sorted(spared), before=before)
     return [row["sha256"] async for row in rows]
 
 

@@ -12,6 +12,12 @@ CREATE TYPE public.attempt_state AS ENUM (
     'lost',
     'cancelled'
 );
+CREATE TYPE public.audit_outcome AS ENUM (
+    'agreed',
+    'wrong',
+    'undecided',
+    'unverified'
+);
 CREATE TYPE public.claim_verdict AS ENUM (
     'applied',
     'old_news',
@@ -21,7 +27,8 @@ CREATE TYPE public.dispute_origin AS ENUM (
     'submitter',
     'operator',
     'receipt',
-    'books'
+    'books',
+    'audit'
 );
 CREATE TYPE public.dispute_state AS ENUM (
     'open',
@@ -49,6 +56,8 @@ CREATE TYPE public.failure_cause AS ENUM (
     'cancelled',
     'expired',
     'poisonous',
+    'wrong_result',
+    'doubted',
     'packages_failed',
     'packages_unreachable',
     'not_allowed'
@@ -336,6 +345,11 @@ CREATE TABLE public.book_closings (
 CREATE TABLE public.book_sums (
     name text NOT NULL COLLATE pg_catalog."C",
     amount bigint NOT NULL
+);
+CREATE TABLE public.bugged_nodes (
+    node_id uuid NOT NULL,
+    bugged_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    run_id uuid NOT NULL
 );
 CREATE TABLE public.challenges (
     id uuid NOT NULL,
@@ -869,6 +883,23 @@ CREATE TABLE public.reliabilities (
     faults_running integer NOT NULL,
     counted_at timestamp with time zone NOT NULL
 );
+CREATE TABLE public.run_audits (
+    id uuid NOT NULL,
+    run_id uuid NOT NULL,
+    epoch integer NOT NULL,
+    seat text NOT NULL,
+    attempt_id uuid NOT NULL,
+    node_id uuid NOT NULL,
+    from_step integer NOT NULL,
+    until_step integer NOT NULL,
+    outcome public.audit_outcome NOT NULL,
+    witness_ids uuid[] NOT NULL,
+    message text NOT NULL,
+    decided_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT run_audits_agreed_check CHECK (((outcome <> 'agreed'::public.audit_outcome) OR (cardinality(witness_ids) > 0))),
+    CONSTRAINT run_audits_other_check CHECK ((NOT (node_id = ANY (witness_ids)))),
+    CONSTRAINT run_audits_span_check CHECK (((epoch > 0) AND (from_step >= 0) AND (until_step > from_step)))
+);
 CREATE TABLE public.run_blobs (
     run_id uuid NOT NULL,
     sha256 bytea NOT NULL,
@@ -1104,6 +1135,8 @@ ALTER TABLE ONLY public.book_closings
     ADD CONSTRAINT book_closings_pkey PRIMARY KEY (day);
 ALTER TABLE ONLY public.book_sums
     ADD CONSTRAINT book_sums_pkey PRIMARY KEY (name);
+ALTER TABLE ONLY public.bugged_nodes
+    ADD CONSTRAINT bugged_nodes_pkey PRIMARY KEY (node_id);
 ALTER TABLE ONLY public.challenges
     ADD CONSTRAINT challenges_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.disputes
@@ -1172,6 +1205,8 @@ ALTER TABLE ONLY public.receipts
     ADD CONSTRAINT receipts_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.reliabilities
     ADD CONSTRAINT reliabilities_pkey PRIMARY KEY (node_id, job_class);
+ALTER TABLE ONLY public.run_audits
+    ADD CONSTRAINT run_audits_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.run_blobs
     ADD CONSTRAINT run_blobs_pkey PRIMARY KEY (run_id, sha256);
 ALTER TABLE ONLY public.run_checkpoint_parts
@@ -1256,6 +1291,8 @@ CREATE UNIQUE INDEX profiles_pseudonym_unique ON public.profiles USING btree (lo
 CREATE INDEX provider_events_refused_idx ON public.provider_events USING btree (received_at, provider, event_id) WHERE ((verdict = 'refused'::public.claim_verdict) AND (reviewed_at IS NULL));
 CREATE INDEX provider_events_subject_idx ON public.provider_events USING btree (subject_id, received_at);
 CREATE INDEX receipts_unverified_idx ON public.receipts USING btree (created_at) WHERE (state = 'unverified'::public.receipt_state);
+CREATE INDEX run_audits_node_idx ON public.run_audits USING btree (node_id, id DESC) WHERE (outcome = ANY (ARRAY['agreed'::public.audit_outcome, 'wrong'::public.audit_outcome]));
+CREATE INDEX run_audits_run_idx ON public.run_audits USING btree (run_id, id);
 CREATE INDEX run_blobs_sha256_idx ON public.run_blobs USING btree (sha256);
 CREATE INDEX run_events_run_idx ON public.run_events USING btree (run_id, id);
 CREATE INDEX run_metrics_event_idx ON public.run_metrics USING btree (run_id, event_id);
@@ -1287,6 +1324,10 @@ ALTER TABLE ONLY public.book_checkpoints
     ADD CONSTRAINT book_checkpoints_batch_number_fkey FOREIGN KEY (batch_number) REFERENCES public.audit_batches(number);
 ALTER TABLE ONLY public.book_closings
     ADD CONSTRAINT book_closings_closed_by_fkey FOREIGN KEY (closed_by) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.bugged_nodes
+    ADD CONSTRAINT bugged_nodes_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);
+ALTER TABLE ONLY public.bugged_nodes
+    ADD CONSTRAINT bugged_nodes_run_id_fkey FOREIGN KEY (run_id) REFERENCES public.runs(id);
 ALTER TABLE ONLY public.challenges
     ADD CONSTRAINT challenges_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);
 ALTER TABLE ONLY public.disputes
@@ -1331,6 +1372,10 @@ ALTER TABLE ONLY public.provider_events
     ADD CONSTRAINT provider_events_reviewed_by_fkey FOREIGN KEY (reviewed_by) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.provider_events
     ADD CONSTRAINT provider_events_said_by_fkey FOREIGN KEY (said_by) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.run_audits
+    ADD CONSTRAINT run_audits_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);
+ALTER TABLE ONLY public.run_audits
+    ADD CONSTRAINT run_audits_run_id_fkey FOREIGN KEY (run_id) REFERENCES public.runs(id);
 ALTER TABLE ONLY public.run_blobs
     ADD CONSTRAINT run_blobs_run_id_fkey FOREIGN KEY (run_id) REFERENCES public.runs(id);
 ALTER TABLE ONLY public.run_checkpoint_parts

@@ -117,6 +117,11 @@ def read_weights(content: bytes, vnode_id: str) -> dict[str, Tensor]:
     }
 
 
+def digest_content(content: bytes, vnode_id: str) -> bytes:
+    """Of the state that these bytes hold, as `pack` tells it."""
+    return digest_state(_read(content, vnode_id).items())
+
+
 class CheckpointWriter:
     """Packs snapshots in the background, in order. What waits is bounded: past that, training waits for it."""
 

@@ -1,117 +1,89 @@
-"""What a VNode did in a step, in 32 bytes: enough to see that two machines did not do the same, and where it began.
+"""What a seat got and gave between two checkpoints, in a few bytes: enough to see that somebody else would have given
+otherwise.
 
-A chain per VNode: weights after the update, what came in over edges between seats, what went out. Within one numeric
-class whoever replays a step from the same checkpoint and frames gets the same bytes, and nobody else does.
+For each neighbour one digest of all frames that went to it and one of all that came from it. What one says that it
+sent is what the other says that it got; and within one numeric class whoever replays the seat from the same
+checkpoint and frames comes to the same digests. A seat tells them before it can know whether anybody will look.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from computepool.node.vnodes.frames import name_dtype, to_bytes
-
-# Links that are kept to find the first step on which two chains differ.
-LINKS_KEPT_MAX = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One step of one VNode. `chain` covers this step and all before it since the chain began."""
-
-    step: int
-    weights: bytes
-    received: bytes
-    sent: bytes
-    chain: bytes
+from computepool.core.networks.audit import PeerDigests, SpanDigest
+from computepool.core.networks.placement import SeatId
+from computepool.node.vnodes.frames import FrameHead, name_dtype, to_bytes
 
 
-class DigestChain:
-    """Of one VNode, from the step at which its epoch began.
+@dataclass(slots=True)
+class _Stream:
+    """Of one neighbour and one direction. Frames of a step come in any order and are put into one."""
 
-    Each stream of frames has an order of its own (micro-batches in order), but how streams mix is up to the network:
-    so they are kept apart until the step ends.
-    """
+    steps: dict[int, list[bytes]] = field(default_factory=dict)
+    total: hashlib._Hash = field(default_factory=hashlib.sha256)
 
-    def __init__(self, vnode_id: str, from_step: int) -> None:
-        self._chain = hashlib.sha256(f"{vnode_id}:{from_step}".encode()).digest()
-        self.links: deque[Link] = deque(maxlen=LINKS_KEPT_MAX)
-        self._open_streams()
+    def add(self, step: int, entry: bytes) -> None:
+        self.steps.setdefault(step, []).append(entry)
 
-    @property
-    def head(self) -> bytes:
-        return self._chain
+    def close(self, step: int) -> None:
+        for entry in sorted(self.steps.pop(step, ())):
+            self.total.update(entry)
 
-    def take_links(self) -> tuple[Link, ...]:
-        """Those since they were last taken."""
-        links = tuple(self.links)
-        self.links.clear()
-        return links
 
-    def record_received(self, tensor: Tensor, *, is_gradient: bool) -> None:
-        self._received[is_gradient].update(digest_tensor(tensor))
+class SeatDigests:
+    """Of one seat, from the step at which its epoch began. Not for several threads at once."""
 
-    def record_sent(self, tensor: Tensor, *, is_gradient: bool) -> None:
-        self._sent[is_gradient].update(digest_tensor(tensor))
+    def __init__(self, from_step: int) -> None:
+        self.from_step = from_step
+        # The first step that may still get frames.
+        self.step = from_step
+        self._losses: list[tuple[int, float]] = []
+        self._open()
 
-    def close_step(self, step: int, state: Iterable[Tensor]) -> Link:
-        """After the update; `state` is weights and buffers in their fixed order."""
-        weights = hashlib.sha256()
-        for tensor in state:
-            weights.update(to_bytes(tensor))
-        received = b"".join(stream.digest() for stream in self._received)
-        sent = b"".join(stream.digest() for stream in self._sent)
-        link = Link(
-            step=step,
-            weights=weights.digest(),
-            received=hashlib.sha256(received).digest(),
-            sent=hashlib.sha256(sent).digest(),
-            chain=b"",
+    def record_sent(self, seat: SeatId, head: FrameHead, digest: bytes) -> None:
+        self._sent.setdefault(seat, _Stream()).add(head.step, _name(head) + digest)
+
+    def record_received(self, seat: SeatId, head: FrameHead, digest: bytes) -> None:
+        self._received.setdefault(seat, _Stream()).add(head.step, _name(head) + digest)
+
+    def record_loss(self, step: int, loss: float) -> None:
+        self._losses.append((step, loss))
+
+    def close_step(self) -> None:
+        """The current step: nothing more of it will come or go."""
+        for stream in (*self._sent.values(), *self._received.values()):
+            stream.close(self.step)
+        self.step += 1
+
+    def take(self, epoch: int) -> SpanDigest:
+        """All steps that were closed since this was last asked. Frames of later ones are kept."""
+        peers = {
+            seat: PeerDigests(_digest(self._sent.get(seat)), _digest(self._received.get(seat)))
+            for seat in sorted(self._sent.keys() | self._received.keys())
+        }
+        span = SpanDigest(
+            epoch=epoch,
+            from_step=self.from_step,
+            until_step=self.step,
+            peers={seat: digests for seat, digests in peers.items() if digests != PeerDigests()},
+            losses=digest_losses([loss for step, loss in sorted(self._losses) if step < self.step]),
         )
-        return self._add(link)
+        sent, received = self._sent, self._received
+        self._losses = [(step, loss) for step, loss in self._losses if step >= self.step]
+        self.from_step = self.step
+        self._open()
+        for before, after in ((sent, self._sent), (received, self._received)):
+            after.update({seat: _Stream(stream.steps) for seat, stream in before.items() if stream.steps})
+        return span
 
-    def _add(self, link: Link) -> Link:
-        text = self._chain + link.step.to_bytes(8, "little") + link.weights + link.received + link.sent
-        self._chain = hashlib.sha256(text).digest()
-        whole = Link(link.step, link.weights, link.received, link.sent, self._chain)
-        self.links.append(whole)
-        self._open_streams()
-        return whole
-
-    def _open_streams(self) -> None:
-        # Activations first, then gradients.
-        self._received = (hashlib.sha256(), hashlib.sha256())
-        self._sent = (hashlib.sha256(), hashlib.sha256())
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentRecord:
-    """The chain that each tensor at the edge of a segment belongs to; None for those that stay on the seat."""
-
-    inputs: Sequence[DigestChain | None]
-    outputs: Sequence[DigestChain | None]
-    # Of the outputs' gradients.
-    terms: Sequence[DigestChain | None]
-
-    def record_forward(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        for tensor, chain in zip(inputs, self.inputs, strict=True):
-            if chain is not None:
-                chain.record_received(tensor, is_gradient=False)
-        for tensor, chain in zip(outputs, self.outputs, strict=True):
-            if chain is not None:
-                chain.record_sent(tensor, is_gradient=False)
-
-    def record_backward(self, terms: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
-        for tensor, chain in zip(terms, self.terms, strict=True):
-            if chain is not None and tensor is not None:
-                chain.record_received(tensor, is_gradient=True)
-        for tensor, chain in zip(gradients, self.inputs, strict=True):
-            if chain is not None and tensor is not None:
-                chain.record_sent(tensor, is_gradient=True)
+    def _open(self) -> None:
+        self._sent: dict[SeatId, _Stream] = {}
+        self._received: dict[SeatId, _Stream] = {}
 
 
 def digest_tensor(tensor: Tensor) -> bytes:
@@ -127,15 +99,17 @@ def digest_state(tensors: Iterable[tuple[str, Tensor]]) -> bytes:
     return digest.digest()
 
 
-def find_first_difference(ours: Iterable[Link], theirs: Iterable[Link]) -> int | None:
-    """The first step that both know and did not do alike; None if they agree on all of them."""
-    known = {link.step: link for link in theirs}
-    for link in ours:
-        other = known.get(link.step)
-        if other is not None and (other.weights, other.received, other.sent) != (
-            link.weights,
-            link.received,
-            link.sent,
-        ):
-            return link.step
-    return None
+def digest_losses(losses: Iterable[float]) -> bytes:
+    """Empty for a seat that tells none."""
+    content = b"".join(struct.pack("<d", loss) for loss in losses)
+    return hashlib.sha256(content).digest() if content else b""
+
+
+def _digest(stream: _Stream | None) -> bytes:
+    return stream.total.digest() if stream is not None else hashlib.sha256().digest()
+
+
+def _name(head: FrameHead) -> bytes:
+    """The same at both ends, and in a replay."""
+    where = f"{head.kind.value}:{head.replica}:{head.source}:{head.source_slot}:{head.target}:{head.target_slot}"
+    return f"{where}:{head.step}:{head.micro_batch}:{head.dtype.value}:{list(head.shape)}:".encode()

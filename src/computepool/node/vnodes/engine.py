@@ -31,7 +31,7 @@ from computepool.node.vnodes.checkpoints import (
     take_snapshot,
 )
 from computepool.node.vnodes.data import Dataset
-from computepool.node.vnodes.digests import DigestChain
+from computepool.node.vnodes.digests import SeatDigests, digest_tensor
 from computepool.node.vnodes.epoch_run import EpochRun, Job
 from computepool.node.vnodes.events import (
     CheckpointReady,
@@ -51,7 +51,7 @@ from computepool.node.vnodes.frames import (
     RefusalCode,
 )
 from computepool.node.vnodes.hosting import HostedVNode
-from computepool.node.vnodes.routes import EpochPlan, list_expected, plan_epoch
+from computepool.node.vnodes.routes import EpochPlan, key_of, list_expected, plan_epoch
 from computepool.node.vnodes.segment_run import VNodeFailed
 
 
@@ -101,6 +101,7 @@ class Engine:
         self._hosted: dict[tuple[str, int], HostedVNode] = {}
         self._epoch = 0
         self._run: EpochRun | None = None
+        self._digests = SeatDigests(0)
         self._early: list[tuple[FrameHead, Tensor]] = []
         self._watermark = 0
         self._has_fault = False
@@ -138,8 +139,6 @@ class Engine:
             self._check_sizes(plan)
             from_step = checkpoint.step if checkpoint is not None else 0
             hosted = self._host_all(placement, checkpoint, plan.list_parameter_names)
-            for vnode in hosted.values():
-                vnode.chain = DigestChain(vnode.id, from_step)
             run = EpochRun(
                 plan,
                 hosted,
@@ -147,10 +146,10 @@ class Engine:
                 from_step=from_step,
                 limits=self._limits,
                 extra_in_flight=self._extra_in_flight,
-                records_digests=self._records_digests,
             )
             with self._lock:
                 self._hosted, self._placement, self._epoch, self._run = hosted, placement, epoch, run
+                self._digests = SeatDigests(from_step)
                 early, self._early = self._early, []
             self._dataset, self._has_fault, self._ended_step = dataset, False, from_step
         for head, tensor in early:
@@ -197,11 +196,15 @@ class Engine:
         refusal = run.exchange.check(head, tensor)
         if refusal is not None:
             return refusal
+        digest = digest_tensor(tensor) if self._records_digests else b""
         tensor = tensor.to(self._device, torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype)
         with self._lock:
             if self._run is not run:
                 return self._refuse_epoch(head)
-            return run.exchange.put(head, tensor)
+            refusal = run.exchange.put(head, tensor)
+            if refusal is None and self._records_digests:
+                self._digests.record_received(run.exchange.expected[key_of(head)].seat, head, digest)
+            return refusal
 
     # Work
 
@@ -226,8 +229,11 @@ class Engine:
             with self._lock:
                 frames, run.exchange.outbox = run.exchange.outbox, []
                 losses, run.exchange.losses = run.exchange.losses, []
+                closed_step = run.closed_step if run.runs else run.from_step
             for step, loss in losses:
                 self._on_event(LossKnown(self._epoch, step, loss))
+            if self._records_digests:
+                self._record(run, frames, losses, closed_step)
             return None if job is None and not frames else frames
 
     @property
@@ -279,9 +285,6 @@ class Engine:
     def _end_step(self, run: EpochRun, index: int) -> None:
         segment_run = run.runs[index]
         step = segment_run.gate.step
-        if self._records_digests:
-            for vnode in segment_run.vnodes:
-                vnode.chain.close_step(step - 1, vnode.weights())
         if step % self._spec.checkpoint_every == 0 or step == segment_run.gate.until_step:
             self._store(run, index)
         ended = min(each.gate.step for each in run.runs)
@@ -299,14 +302,27 @@ class Engine:
             if vnode.replica == 0:
                 snapshot = take_snapshot(vnode.id, step, vnode.tensors())
                 self._writer.submit(snapshot, epoch=self._epoch, vnodes=count)
-            if self._records_digests:
-                links = vnode.chain.take_links()
-                if links:
-                    self._on_event(
-                        DigestKnown(
-                            self._epoch, vnode.id, vnode.replica, links[0].step, step, vnode.chain.head, links
-                        )
-                    )
+
+    def _record(
+        self, run: EpochRun, frames: list[Outgoing], losses: list[tuple[int, float]], closed_step: int
+    ) -> None:
+        """What leaves, and what is told of it at the steps that are stored."""
+        sent = [(frame.seat, frame.head, digest_tensor(frame.tensor)) for frame in frames]
+        spans = []
+        with self._lock:
+            digests = self._digests
+            for seat, head, digest in sent:
+                digests.record_sent(seat, head, digest)
+            for step, loss in losses:
+                digests.record_loss(step, loss)
+            while digests.step < closed_step:
+                digests.close_step()
+                if digests.step % self._spec.checkpoint_every == 0:
+                    spans.append(digests.take(self._epoch))
+            if digests.from_step < digests.step == run.until_step:
+                spans.append(digests.take(self._epoch))
+        for span in spans:
+            self._on_event(DigestKnown(span))
 
     def _tell_checkpoint(self, packed: Packed, epoch: int) -> None:
         self._on_event(

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from torch import Tensor
 
 from computepool.node.vnodes.data import Dataset
-from computepool.node.vnodes.digests import SegmentRecord
 from computepool.node.vnodes.exchange import Exchange
 from computepool.node.vnodes.frames import FrameLimits, NumbersWentWrong, check_numbers
 from computepool.node.vnodes.gating import Gate, Work
@@ -53,7 +52,6 @@ class EpochRun:
         from_step: int,
         limits: FrameLimits,
         extra_in_flight: int,
-        records_digests: bool,
     ) -> None:
         self.from_step = from_step
         self._limits = limits
@@ -72,7 +70,6 @@ class EpochRun:
 
         self.runs = [make_run(segment) for segment in plan.mine]
         self._ends = [StepEnd(plan, run) for run in self.runs]
-        self._records = [_record_for(plan, run) if records_digests else None for run in self.runs]
         self.exchange = Exchange(plan, self._ends, from_step=from_step, limits=limits)
         # What could be done, most urgent first: kind of work, step, count within it, place in the order, segment.
         self._ready: list[tuple[Work, int, int, int, int]] = []
@@ -85,6 +82,15 @@ class EpochRun:
     @property
     def is_done(self) -> bool:
         return all(run.gate.step >= run.gate.until_step for run in self.runs)
+
+    @property
+    def until_step(self) -> int:
+        return min((run.gate.until_step for run in self.runs), default=self.from_step)
+
+    @property
+    def closed_step(self) -> int:
+        """The first step of which anything may still come or go: losses and norms can be later than updates."""
+        return min((*(run.gate.step for run in self.runs), *self.exchange.list_open_steps()))
 
     def choose(self) -> Job | None:
         """The most urgent piece of work that has all it needs; it is taken off the shelves."""
@@ -100,20 +106,15 @@ class EpochRun:
         return None
 
     def compute(self, job: Job) -> Outcome:
-        run, record = self.runs[job.segment], self._records[job.segment]
+        run = self.runs[job.segment]
         if job.work is Work.BACKWARD:
             gradients = run.backward(job.moment[1], job.parts)
             self._check_gradients(run, job.moment, gradients)
-            if record is not None:
-                record.record_backward(job.parts, gradients)
             return Outcome(job, gradients=gradients)
         parts = [part for part in job.parts if part is not None]
         if job.work is Work.UPDATE:
             return Outcome(job, step_result=self._ends[job.segment].compute(parts, job.scale))
-        outputs = run.forward(job.moment, parts)
-        if record is not None:
-            record.record_forward(parts, outputs)
-        return Outcome(job, outputs=outputs)
+        return Outcome(job, outputs=run.forward(job.moment, parts))
 
     def settle(self, outcome: Outcome) -> bool:
         """Hands on what was computed; true if a step of the segment is over."""
@@ -177,25 +178,3 @@ class EpochRun:
                     f"the gradient that VNode {edge.target} gives back to {edge.source} is no use at step {step}, "
                     f"micro-batch {micro_batch}: {fault[1]}",
                 )
-
-
-def _record_for(plan: EpochPlan, run: SegmentRun) -> SegmentRecord:
-    """Only what crosses from seat to seat is recorded: an audit replays a whole seat."""
-    segment = run.segment
-    chains = {vnode.id: vnode.chain for vnode in run.vnodes}
-
-    def leaves(vnode_id: str) -> bool:
-        return any(seat != plan.me for seat in plan.readers_by_seat(vnode_id, segment.replica))
-
-    return SegmentRecord(
-        inputs=[
-            chains[edge.target] if plan.placement.seat_of(edge.source, segment.replica) != plan.me else None
-            for edge in segment.inputs
-        ],
-        outputs=[chains[output.vnode_id] if leaves(output.vnode_id) else None for output in segment.outputs],
-        terms=[
-            chains[output.vnode_id] if term.seat != plan.me else None
-            for output in segment.outputs
-            for term in output.terms
-        ],
-    )

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from computepool.core.networks.audit import SpanDigest
 from computepool.core.networks.host_faults import HostFaultCode
-from computepool.node.vnodes.digests import Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,9 @@ class CheckpointReady:
 
 @dataclass(frozen=True, slots=True)
 class DigestKnown:
-    """What one VNode did since it was last stored: steps from `from_step` up to, without, `until_step`."""
+    """What this seat got and gave between two checkpoints."""
 
-    epoch: int
-    vnode_id: str
-    replica: int
-    from_step: int
-    until_step: int
-    chain: bytes
-    links: tuple[Link, ...]
+    span: SpanDigest
 
 
 @dataclass(frozen=True, slots=True)

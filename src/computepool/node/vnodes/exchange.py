@@ -109,6 +109,11 @@ class Exchange:
         """Of clipping, by step, as far as they are known."""
         return self._scales.get(self.plan.root_of(run.segment.replica), {})
 
+    def list_open_steps(self) -> list[int]:
+        """Of what is gathered here for others, each the first step that is not whole."""
+        tells_loss = (self.plan.spec.loss, 0) in self._index_of
+        return [*(root.step for root in self._roots.values()), *([self._loss_step] if tells_loss else [])]
+
     # From segment to segment
 
     def hand_on(self, index: int, moment: Moment, outputs: Sequence[Tensor]) -> None:

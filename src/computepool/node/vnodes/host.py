@@ -17,15 +17,17 @@ import torch
 
 from computepool import clock
 from computepool.core.errors import ComputePoolError, InvalidRequest, InvalidSpec
+from computepool.core.networks.audit import SpanDigest
 from computepool.core.networks.entries import ANSWER
 from computepool.core.networks.host_faults import HostFaultCode
 from computepool.core.networks.needs import list_needs
-from computepool.core.networks.placement import Location, Placement, SeatId
+from computepool.core.networks.placement import Placement, SeatId
 from computepool.core.networks.spec import SOURCE_MARK, NetworkSpec
 from computepool.core.networks.spec_json import from_json
 from computepool.node import journal
 from computepool.node.host_options import PORT, HostOptions
 from computepool.node.tokens import find_vouched_keys
+from computepool.node.vnodes.auditing import Auditor, to_peers
 from computepool.node.vnodes.checkpoints import Checkpoint, CheckpointCache, CheckpointUnreadable, Packed
 from computepool.node.vnodes.data import Dataset, list_data_faults
 from computepool.node.vnodes.driver import Driver
@@ -40,6 +42,7 @@ from computepool.node.vnodes.events import (
 )
 from computepool.node.vnodes.frames import HARMLESS, FrameHead, FrameKind, Outgoing, to_bytes
 from computepool.node.vnodes.hub_session import HubSession
+from computepool.node.vnodes.placements import read_placement
 from computepool.node.vnodes.serving import Serving
 from computepool.node.vnodes.shelf import DataShelf
 from computepool.node.vnodes.wire_frames import Fault
@@ -91,6 +94,14 @@ class Host:
             device=options.device,
         )
         self._driver.set_answering(self._serving)
+        self._auditor = Auditor(
+            self._session,
+            run_id=options.run_id,
+            seat=SeatId(options.seat),
+            memory_bytes=options.memory_bytes,
+            device=options.device,
+            load_data=self._load_data,
+        )
         self._spec: NetworkSpec | None = None
         self._spec_json = ""
         self._epoch = 0
@@ -141,7 +152,9 @@ class Host:
             await self._session.leave(reason, seconds=LEAVE_SECONDS)
 
     async def close(self) -> None:
-        closing = asyncio.gather(self._edges.close(), self._driver.close(), self._session.close())
+        closing = asyncio.gather(
+            self._edges.close(), self._driver.close(), self._session.close(), self._auditor.close()
+        )
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(closing, CLOSE_SECONDS)
 
@@ -162,6 +175,8 @@ class Host:
             self._serving.ask(order.infer)
         elif kind == "drop":
             self._drop(order.drop.epoch)
+        elif kind == "audit":
+            self._auditor.obey(order.audit)
         elif kind == "drain":
             journal.info("drained", reason=order.drain.reason)
             self._drained.set()
@@ -202,9 +217,9 @@ class Host:
 
     async def _take_up(self, order: pb.Prepare) -> None:
         spec = self._read_spec(order.spec_json)
-        placement = _read_placement(self._options.run_id, order)
+        placement = read_placement(self._options.run_id, order.epoch, order.placement)
         self._count_memory(spec, placement)
-        dataset = await self._load_data(spec, order, placement)
+        dataset = await self._load_data(spec, order.data, placement, SeatId(self._options.seat))
         checkpoint = await self._load_checkpoint(order, placement)
         engine = self._driver.engine
         if engine is None:
@@ -230,18 +245,21 @@ class Host:
         wanted = sum(need.memory_bytes for need in list_needs(spec) if need.part in mine)
         if wanted > self._options.memory_bytes:
             raise MemoryError(f"its VNodes take {wanted:,} bytes; there are {self._options.memory_bytes:,} for them")
+        self._auditor.own_bytes = wanted
 
     def _read_spec(self, text: str) -> NetworkSpec:
         if self._spec is None or text != self._spec_json:
             self._spec, self._spec_json = from_json(text), text
         return self._spec
 
-    async def _load_data(self, spec: NetworkSpec, order: pb.Prepare, placement: Placement) -> Dataset | None:
+    async def _load_data(
+        self, spec: NetworkSpec, data: Sequence[Any], placement: Placement, seat: SeatId
+    ) -> Dataset | None:
         """None for a seat whose VNodes read none of it: nothing is fetched then."""
-        mine = {each.vnode_id for each in placement.at(SeatId(self._options.seat))}
-        if not any(edge.target in mine and edge.source.startswith(SOURCE_MARK) for edge in spec.edges):
+        hosted = {each.vnode_id for each in placement.at(seat)}
+        if not any(edge.target in hosted and edge.source.startswith(SOURCE_MARK) for edge in spec.edges):
             return None
-        names = tuple(each.sha256 for each in order.data)
+        names = tuple(each.sha256 for each in data)
         if self._dataset is None or names != self._dataset_names:
             contents = [await self._read_shard(name) for name in names]
             self._dataset, self._dataset_names = await asyncio.to_thread(_join_data, spec, contents), names
@@ -300,6 +318,9 @@ class Host:
         if frame.head.target == ANSWER:
             self._serving.answer(frame)
             return
+        if frame.head.kind is not FrameKind.INFERENCE:
+            # Answers are not audited.
+            self._auditor.record(frame)
         try:
             self._edges.post(frame.seat, frame.head, to_bytes(frame.tensor))
         except KeyError:
@@ -323,16 +344,19 @@ class Host:
         elif isinstance(event, CheckpointReady):
             self._store(event)
         elif isinstance(event, DigestKnown):
-            digest = pb.AuditDigest(
-                epoch=event.epoch,
-                vnode_id=event.vnode_id,
-                from_step=event.from_step,
-                until_step=event.until_step,
-                digest=event.chain,
-            )
-            self._session.say(pb.HostMessage(digest=digest))
+            self._say_digest(event.span)
         elif isinstance(event, FaultFound):
             self._say_fault(event.epoch, event.vnode_id, event.code, event.message)
+
+    def _say_digest(self, span: SpanDigest) -> None:
+        digest = pb.AuditDigest(
+            epoch=span.epoch,
+            from_step=span.from_step,
+            until_step=span.until_step,
+            peers=to_peers(span),
+            losses=span.losses,
+        )
+        self._session.say(pb.HostMessage(digest=digest))
 
     def _say_loss(self, event: LossKnown) -> None:
         before, self._step_ended_at = self._step_ended_at, clock.seconds()
@@ -428,21 +452,6 @@ def _join_data(spec: NetworkSpec, contents: Sequence[bytes]) -> Dataset:
     if faults:
         raise _DataUnfit(f"the data does not fit the network: {'; '.join(faults)}")
     return joined
-
-
-def _read_placement(run_id: str, order: pb.Prepare) -> Placement:
-    locations = tuple(
-        Location(
-            vnode_id=each.vnode_id,
-            seat=SeatId(each.seat),
-            replica=each.replica,
-            incarnation=each.incarnation,
-            node_id=each.node_id,
-            address=each.address,
-        )
-        for each in order.placement
-    )
-    return Placement(run_id=run_id, epoch=order.epoch, locations=locations)
 
 
 class _DataUnfit(Exception):

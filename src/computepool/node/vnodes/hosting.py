@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from computepool.core.networks.spec import NetworkSpec, OptimizerKind, TensorType
 from computepool.node.vnodes.checkpoints import BUFFER, OPTIMIZER, OUTER, WEIGHT, unpack
-from computepool.node.vnodes.digests import DigestChain
 from computepool.node.vnodes.gradients import flatten, unflatten
 from computepool.node.vnodes.local_steps import OuterStep
 from computepool.node.vnodes.modules import build
@@ -36,7 +35,6 @@ class HostedVNode:
         self._buffers = list(self.module.named_buffers())
         self._optimizer_spec = spec.optimizer
         self.optimizer = LocalOptimizer(spec.optimizer, self.parameters)
-        self.chain = DigestChain(vnode_id, 0)
         has_rounds = spec.local_steps > 0 and bool(self.parameters)
         self._outer = OuterStep(self.flat_weights()) if has_rounds else None
 

@@ -41,7 +41,9 @@ PIECE_BYTES = 256 * 1024
 WAITING_MAX = 10_000
 # Said again on every new stream: what was on its way when the last one ended may be lost, and to hear it twice does
 # not hurt.
-LASTING = frozenset({"event", "checkpoint", "fault"})
+LASTING = frozenset({"event", "checkpoint", "fault", "digest"})
+
+DIGESTS_KEPT_MAX = 64
 
 OnOrder = Callable[[pb.HubMessage], Awaitable[None]]
 
@@ -98,8 +100,9 @@ class HubSession:
             journal.warning("word_dropped", kind=message.WhichOneof("kind"))
 
     def forget(self) -> None:
-        """A new epoch: what was said of older ones need not be said again."""
-        self._lasting.clear()
+        """A new epoch: what was said of older ones need not be said again, but for what they are audited by."""
+        kept = [message for message in self._lasting if message.HasField("digest")]
+        self._lasting = deque(kept[-DIGESTS_KEPT_MAX:], maxlen=WAITING_MAX)
 
     async def run(self, hello: pb.Hello, on_order: OnOrder) -> None:
         """Until it is cancelled: one stream after the other."""

@@ -88,6 +88,8 @@ SELECT s.node_id, s.name, s.kind, s.tier, s.vram_bytes, s.cores, s.ram_bytes, s.
    AND (coalesce(o.audience, 'anyone') = 'anyone' OR n.account_id = :account_id OR :account_id = ANY(o.named))
    AND (:node_ids::uuid[] = '{}' OR n.id = ANY(:node_ids::uuid[]))
    AND NOT n.id = ANY(:avoided_ids::uuid[])
+   AND NOT EXISTS (SELECT 1 FROM bugged_nodes b WHERE b.node_id = n.id
+                      AND b.bugged_at > clock_timestamp() - :bugged_seconds::double precision * interval '1 second')
    AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.node_id = s.node_id AND a.slot = s.name
                       AND a.state IN ('leased', 'running'))
  ORDER BY s.node_id, s.name LIMIT :limit_count;

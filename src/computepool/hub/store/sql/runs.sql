@@ -222,8 +222,8 @@ SELECT c.step, c.first_at, c.complete_at, c.audited_at,
   FROM run_checkpoints c WHERE c.run_id = :run_id ORDER BY c.step DESC LIMIT :limit_count;
 
 -- name: delete_old_checkpoints
--- All but the newest complete ones, and what never became complete before the newest of them. Says which contents
--- they were made of.
+-- All but the newest complete ones and those that audits may begin at, and what never became complete before the
+-- newest of them. Says which contents they were made of.
 WITH kept AS (
     SELECT step FROM run_checkpoints WHERE run_id = :run_id AND complete_at IS NOT NULL ORDER BY step DESC
      LIMIT :keep),
@@ -231,6 +231,7 @@ old AS (
     DELETE FROM run_checkpoints c
      WHERE c.run_id = :run_id AND c.step < (SELECT max(step) FROM kept) AND c.step NOT IN (SELECT step FROM kept)
        AND c.step <> ALL (:spared::integer[])
+       AND (:before::integer IS NULL OR c.step < :before)
     RETURNING c.step)
 SELECT DISTINCT p.sha256 FROM run_checkpoint_parts p JOIN old ON old.step = p.step WHERE p.run_id = :run_id;
 

@@ -227,7 +227,7 @@ class ListRunsResponse(_message.Message):
     def __init__(self, runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ...) -> None: ...
 
 class Run(_message.Message):
-    __slots__ = ("id", "network_id", "job_id", "state", "epoch", "step", "steps", "checkpoint_step", "message", "inexact_from_step", "placement")
+    __slots__ = ("id", "network_id", "job_id", "state", "epoch", "step", "steps", "checkpoint_step", "message", "inexact_from_step", "placement", "audits")
     ID_FIELD_NUMBER: _ClassVar[int]
     NETWORK_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
@@ -239,6 +239,7 @@ class Run(_message.Message):
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     INEXACT_FROM_STEP_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    AUDITS_FIELD_NUMBER: _ClassVar[int]
     id: str
     network_id: str
     job_id: str
@@ -250,7 +251,20 @@ class Run(_message.Message):
     message: str
     inexact_from_step: int
     placement: _containers.RepeatedCompositeFieldContainer[Location]
-    def __init__(self, id: _Optional[str] = ..., network_id: _Optional[str] = ..., job_id: _Optional[str] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., steps: _Optional[int] = ..., checkpoint_step: _Optional[int] = ..., message: _Optional[str] = ..., inexact_from_step: _Optional[int] = ..., placement: _Optional[_Iterable[_Union[Location, _Mapping]]] = ...) -> None: ...
+    audits: AuditCounts
+    def __init__(self, id: _Optional[str] = ..., network_id: _Optional[str] = ..., job_id: _Optional[str] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., steps: _Optional[int] = ..., checkpoint_step: _Optional[int] = ..., message: _Optional[str] = ..., inexact_from_step: _Optional[int] = ..., placement: _Optional[_Iterable[_Union[Location, _Mapping]]] = ..., audits: _Optional[_Union[AuditCounts, _Mapping]] = ...) -> None: ...
+
+class AuditCounts(_message.Message):
+    __slots__ = ("agreed", "wrong", "undecided", "unverified")
+    AGREED_FIELD_NUMBER: _ClassVar[int]
+    WRONG_FIELD_NUMBER: _ClassVar[int]
+    UNDECIDED_FIELD_NUMBER: _ClassVar[int]
+    UNVERIFIED_FIELD_NUMBER: _ClassVar[int]
+    agreed: int
+    wrong: int
+    undecided: int
+    unverified: int
+    def __init__(self, agreed: _Optional[int] = ..., wrong: _Optional[int] = ..., undecided: _Optional[int] = ..., unverified: _Optional[int] = ...) -> None: ...
 
 class WatchTrainRequest(_message.Message):
     __slots__ = ("run_id", "after_event_id")
@@ -402,7 +416,7 @@ class LeaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class HostMessage(_message.Message):
-    __slots__ = ("hello", "beat", "prepared", "event", "peer_lost", "checkpoint", "fault", "digest", "opened", "answer")
+    __slots__ = ("hello", "beat", "prepared", "event", "peer_lost", "checkpoint", "fault", "digest", "opened", "answer", "audit_log", "audit_result")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     PREPARED_FIELD_NUMBER: _ClassVar[int]
@@ -413,6 +427,8 @@ class HostMessage(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_LOG_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_RESULT_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     beat: HostBeat
     prepared: Prepared
@@ -423,7 +439,9 @@ class HostMessage(_message.Message):
     digest: AuditDigest
     opened: CheckpointOpened
     answer: InferAnswer
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[HostBeat, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., event: _Optional[_Union[HostEvent, _Mapping]] = ..., peer_lost: _Optional[_Union[PeerLost, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointStored, _Mapping]] = ..., fault: _Optional[_Union[HostFault, _Mapping]] = ..., digest: _Optional[_Union[AuditDigest, _Mapping]] = ..., opened: _Optional[_Union[CheckpointOpened, _Mapping]] = ..., answer: _Optional[_Union[InferAnswer, _Mapping]] = ...) -> None: ...
+    audit_log: AuditLog
+    audit_result: AuditResult
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[HostBeat, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., event: _Optional[_Union[HostEvent, _Mapping]] = ..., peer_lost: _Optional[_Union[PeerLost, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointStored, _Mapping]] = ..., fault: _Optional[_Union[HostFault, _Mapping]] = ..., digest: _Optional[_Union[AuditDigest, _Mapping]] = ..., opened: _Optional[_Union[CheckpointOpened, _Mapping]] = ..., answer: _Optional[_Union[InferAnswer, _Mapping]] = ..., audit_log: _Optional[_Union[AuditLog, _Mapping]] = ..., audit_result: _Optional[_Union[AuditResult, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("attempt_id", "lease_secret", "address")
@@ -538,18 +556,70 @@ class InferAnswer(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., number: _Optional[int] = ..., output: _Optional[_Union[Tensor, _Mapping]] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., vnode_id: _Optional[str] = ...) -> None: ...
 
 class AuditDigest(_message.Message):
-    __slots__ = ("epoch", "vnode_id", "from_step", "until_step", "digest")
+    __slots__ = ("epoch", "vnode_id", "from_step", "until_step", "digest", "peers", "losses")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VNODE_ID_FIELD_NUMBER: _ClassVar[int]
     FROM_STEP_FIELD_NUMBER: _ClassVar[int]
     UNTIL_STEP_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     vnode_id: str
     from_step: int
     until_step: int
     digest: bytes
-    def __init__(self, epoch: _Optional[int] = ..., vnode_id: _Optional[str] = ..., from_step: _Optional[int] = ..., until_step: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    peers: _containers.RepeatedCompositeFieldContainer[PeerDigest]
+    losses: bytes
+    def __init__(self, epoch: _Optional[int] = ..., vnode_id: _Optional[str] = ..., from_step: _Optional[int] = ..., until_step: _Optional[int] = ..., digest: _Optional[bytes] = ..., peers: _Optional[_Iterable[_Union[PeerDigest, _Mapping]]] = ..., losses: _Optional[bytes] = ...) -> None: ...
+
+class PeerDigest(_message.Message):
+    __slots__ = ("seat", "sent", "received")
+    SEAT_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    seat: str
+    sent: bytes
+    received: bytes
+    def __init__(self, seat: _Optional[str] = ..., sent: _Optional[bytes] = ..., received: _Optional[bytes] = ...) -> None: ...
+
+class AuditLog(_message.Message):
+    __slots__ = ("audit_id", "sha256", "size_bytes", "message")
+    AUDIT_ID_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    audit_id: str
+    sha256: str
+    size_bytes: int
+    message: str
+    def __init__(self, audit_id: _Optional[str] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class AuditResult(_message.Message):
+    __slots__ = ("audit_id", "peers", "losses", "states", "deviation", "message")
+    AUDIT_ID_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    DEVIATION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    audit_id: str
+    peers: _containers.RepeatedCompositeFieldContainer[PeerDigest]
+    losses: bytes
+    states: _containers.RepeatedCompositeFieldContainer[VNodeState]
+    deviation: float
+    message: str
+    def __init__(self, audit_id: _Optional[str] = ..., peers: _Optional[_Iterable[_Union[PeerDigest, _Mapping]]] = ..., losses: _Optional[bytes] = ..., states: _Optional[_Iterable[_Union[VNodeState, _Mapping]]] = ..., deviation: _Optional[float] = ..., message: _Optional[str] = ...) -> None: ...
+
+class VNodeState(_message.Message):
+    __slots__ = ("vnode_id", "digest", "stored")
+    VNODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    vnode_id: str
+    digest: bytes
+    stored: bytes
+    def __init__(self, vnode_id: _Optional[str] = ..., digest: _Optional[bytes] = ..., stored: _Optional[bytes] = ...) -> None: ...
 
 class HubMessage(_message.Message):
     __slots__ = ("prepare", "run", "drain", "drop", "probe", "infer", "audit", "open_checkpoint")
@@ -685,14 +755,47 @@ class InferOrder(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., epoch: _Optional[int] = ..., number: _Optional[int] = ..., replica: _Optional[int] = ..., inputs: _Optional[_Mapping[str, Tensor]] = ...) -> None: ...
 
 class AuditOrder(_message.Message):
-    __slots__ = ("vnode_id", "from_step", "until_step")
+    __slots__ = ("vnode_id", "from_step", "until_step", "audit_id", "epoch", "seat", "replay")
     VNODE_ID_FIELD_NUMBER: _ClassVar[int]
     FROM_STEP_FIELD_NUMBER: _ClassVar[int]
     UNTIL_STEP_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEAT_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_FIELD_NUMBER: _ClassVar[int]
     vnode_id: str
     from_step: int
     until_step: int
-    def __init__(self, vnode_id: _Optional[str] = ..., from_step: _Optional[int] = ..., until_step: _Optional[int] = ...) -> None: ...
+    audit_id: str
+    epoch: int
+    seat: str
+    replay: AuditReplay
+    def __init__(self, vnode_id: _Optional[str] = ..., from_step: _Optional[int] = ..., until_step: _Optional[int] = ..., audit_id: _Optional[str] = ..., epoch: _Optional[int] = ..., seat: _Optional[str] = ..., replay: _Optional[_Union[AuditReplay, _Mapping]] = ...) -> None: ...
+
+class AuditReplay(_message.Message):
+    __slots__ = ("spec_json", "placement", "checkpoints", "stored", "data", "logs", "tolerant")
+    class LogsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    TOLERANT_FIELD_NUMBER: _ClassVar[int]
+    spec_json: str
+    placement: _containers.RepeatedCompositeFieldContainer[Location]
+    checkpoints: _containers.RepeatedCompositeFieldContainer[VNodeCheckpoint]
+    stored: _containers.RepeatedCompositeFieldContainer[VNodeCheckpoint]
+    data: _containers.RepeatedCompositeFieldContainer[DataRef]
+    logs: _containers.ScalarMap[str, str]
+    tolerant: bool
+    def __init__(self, spec_json: _Optional[str] = ..., placement: _Optional[_Iterable[_Union[Location, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[_Union[VNodeCheckpoint, _Mapping]]] = ..., stored: _Optional[_Iterable[_Union[VNodeCheckpoint, _Mapping]]] = ..., data: _Optional[_Iterable[_Union[DataRef, _Mapping]]] = ..., logs: _Optional[_Mapping[str, str]] = ..., tolerant: _Optional[bool] = ...) -> None: ...
 
 class ResolveRequest(_message.Message):
     __slots__ = ("run_id", "known_epoch")
