@@ -136,10 +136,12 @@ async def test_neighbours_show_and_others_replay_and_the_checkpoint_is_audited(l
 
 async def test_who_is_wrong_loses_its_seat_its_pay_and_the_steps_since_and_the_rest_is_kept(lab):
     run = await set_going(lab)
-    await lab.turn_back(run.run_id, 100)
+    await lab.turn_back(run.run_id, 1_000)
     await run.advance(10)
     await run.serve()
-    await lab.turn_back(run.run_id, 50)
+    # As if half as much time more had passed since that checkpoint.
+    await lab.turn_back(run.run_id, 500)
+    await lab.spine.fetch("UPDATE run_checkpoints SET complete_at = complete_at - interval '500 seconds'")
     wrong, honest = run.attempt(MIDDLE), run.attempt(FIRST)
     node_id = run.at.run(run.run_id).seats[MIDDLE].node_id
     await run.advance(20)
@@ -151,11 +153,11 @@ async def test_who_is_wrong_loses_its_seat_its_pay_and_the_steps_since_and_the_r
     steps = await lab.spine.fetch("SELECT step FROM run_checkpoints WHERE run_id = $1 ORDER BY step", run.run_id)
     assert [each["step"] for each in steps] == [10]
     [attempt] = await lab.spine.fetch("SELECT * FROM attempts WHERE id = $1", wrong)
-    # The first checkpoint came 100 s after its lease, the second 150: what came after the first is not paid.
+    # The first checkpoint came 1,000 s after its lease, the second 1,500: what came after the first is not paid.
     assert attempt["cause"] == "wrong_result"
-    assert 95 <= attempt["checkpoint_seconds"] < 150
+    assert 1_000 <= attempt["checkpoint_seconds"] < 1_500
     [paid] = await lab.spine.fetch("SELECT checkpoint_seconds FROM attempts WHERE id = $1", honest)
-    assert paid["checkpoint_seconds"] >= 150
+    assert paid["checkpoint_seconds"] >= 1_500
     assert (await run.outcomes())["wrong"] == 1
     # The run goes on with somebody else.
     await run.at.look(seconds=2)
