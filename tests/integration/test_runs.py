@@ -239,8 +239,9 @@ async def test_a_run_that_waits_says_for_what(lab):
     words = run_service.explain_run(await run_service.get_run(lab.spine.pool, by, view.row.id))
     assert any("2 of 2 seats have no PNode" in line for line in words)
     # Whoever asks about the job that pays for the seats hears the same.
+    spine, job_id = lab.spine, view.row.job_id
     story = await explain_job(
-        lab.spine.pool, lab.spine.settings, lab.spine.book, by, view.row.job_id, slice_index=None
+        spine.pool, spine.settings, spine.book, spine.leases.prices, by, job_id, slice_index=None
     )
     assert story.waiting is not None
     assert "VNode a needs" in story.waiting.run_words

@@ -25,7 +25,7 @@ from computepool.hub.services.why import JobStory, NodeStory
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store import offers as offer_store
 from computepool.hub.store.nodes import OfferedSlot
-from tests.integration.test_services_why import BOOK
+from tests.integration.test_services_why import BOOK, PRICES
 from tests.support.builders import GB
 from tests.support.stored_grid import StoredGrid, open_grid
 
@@ -218,13 +218,13 @@ async def test_a_zone_that_a_hub_does_not_know_keeps_the_node_closed_there(grid,
 
 async def why_job(grid: StoredGrid, caller: AccountCaller, **job: Any) -> JobStory:
     job_id = await grid.add_job(caller, **job)
-    story = await why_service.explain_job(grid.pool, grid.settings, BOOK, caller, job_id, slice_index=None)
+    story = await why_service.explain_job(grid.pool, grid.settings, BOOK, PRICES, caller, job_id, slice_index=None)
     _to_job_why(story)
     return story
 
 
 async def why_node(grid: StoredGrid, owner: AccountCaller, node: NodeId) -> NodeStory:
-    story = await why_service.explain_node(grid.pool, grid.settings, owner, node)
+    story = await why_service.explain_node(grid.pool, grid.settings, PRICES, owner, node)
     _to_node_why(story)
     return story
 
@@ -292,7 +292,7 @@ async def test_the_score_table_shows_no_slot_that_is_not_for_the_job(grid, owner
         await grid.set_offer(owner, await grid.enrol(owner), **terms)
     job = await grid.add_job(person)
     await grid.add_attempt(job, open_to_all, "cpu:0")
-    story = await why_service.explain_job(grid.pool, grid.settings, BOOK, person, job, slice_index=None)
+    story = await why_service.explain_job(grid.pool, grid.settings, BOOK, PRICES, person, job, slice_index=None)
     assert (story.story.choice.fit_count, len(story.story.choice.ranked)) == (1, 1)
 
 
