@@ -54,6 +54,8 @@ def set_the_scene(stage: WebStage) -> dict[str, str]:
         name="render-frames", script=RENDER, slice_count=120, wall_seconds=300, requirements={"gpu": True}
     )
     stage.await_job(made["job-running"], "running")
+    # Prices come with the market's next tick.
+    stage.wait_for(lambda: stage.call(dana, "GET", "/v1/market/spot")["spots"], bool, seconds=90)
     return made
 
 
