@@ -30,7 +30,7 @@ LOOKS = {"light": {}, "dark": {"dark": True}, "phone": {"phone": True}}
 SETTLE_MILLISECONDS = 1_500
 RENDER = """
 import random, time
-for frame in range(90):
+for frame in range(280):
     print(f"frame {frame:3d}  {random.randint(20, 90)} ms  {random.randint(1, 9)} lights", flush=True)
     time.sleep(1)
 """
@@ -54,6 +54,8 @@ def set_the_scene(stage: WebStage) -> dict[str, str]:
         name="render-frames", script=RENDER, slice_count=120, wall_seconds=300, requirements={"gpu": True}
     )
     stage.await_job(made["job-running"], "running")
+    # Prices come with the market's next tick.
+    stage.wait_for(lambda: stage.call(dana, "GET", "/v1/market/spot")["spots"], bool, seconds=240)
     return made
 
 

@@ -55,7 +55,7 @@ export function Stat({ name, value, unit, note, big = false }: { name: ReactNode
   return (
     <div className="min-w-0">
       <dt className="text-sm text-soft">{name}</dt>
-      <dd className={`figure truncate font-semibold tracking-tight ${big ? "text-3xl" : "text-xl"}`}>
+      <dd className={`figure truncate font-semibold tracking-tight ${big ? "text-2xl sm:text-3xl" : "text-xl"}`}>
         {value}
         {unit ? <span className="ml-1 text-sm font-normal text-soft">{unit}</span> : null}
       </dd>

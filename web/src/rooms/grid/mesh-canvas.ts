@@ -38,6 +38,7 @@ interface Curve {
 export class MeshCanvas {
   private dots: Dot[] = [];
   private byId = new Map<string, Dot>();
+  private busy: Dot[] = [];
   private curves: Curve[] = [];
   private edges: [Dot, Dot][] = [];
   private state: MeshState | null = null;
@@ -187,6 +188,7 @@ export class MeshCanvas {
       const phase = hash(node.id);
       return { node, map, graph: [cx + sx, cy + sy], radius: dotRadius(node.speed_tflops ?? null, nodes.length), phase };
     });
+    this.busy = this.dots.filter((dot) => dot.node.busy && dot.node.online);
     this.byId = new Map(this.dots.map((dot) => [dot.node.id, dot]));
     this.curves = pairArcs(this.state, ARCS_MAX).flatMap(({ from, to, id }) => {
       const target = this.byId.get(to);
@@ -295,10 +297,9 @@ export class MeshCanvas {
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.clearRect(0, 0, this.motion.width, this.motion.height);
     const rings = this.ringStamps();
-    const busy = this.dots.filter((dot) => dot.node.busy && dot.node.online);
-    const stride = Math.max(1, Math.ceil(busy.length / PULSES_MAX));
-    for (let index = Math.floor(now / PULSE_SECONDS) % stride; index < busy.length; index += stride) {
-      const dot = busy[index];
+    const stride = Math.max(1, Math.ceil(this.busy.length / PULSES_MAX));
+    for (let index = Math.floor(now / PULSE_SECONDS) % stride; index < this.busy.length; index += stride) {
+      const dot = this.busy[index];
       if (!dot) continue;
       const age = (now / PULSE_SECONDS + dot.phase) % 1;
       const ring = rings[Math.floor(age * PULSE_STEPS)];

@@ -35,7 +35,6 @@ function Rooms() {
   if (!account) return null;
   return (
     <div className="grid gap-6">
-      <Keys account={account} />
       <div className="grid items-start gap-6 xl:grid-cols-2">
         {profile ? <Public profile={profile} /> : <Block className="h-64" />}
         <div className="grid gap-6">
@@ -49,6 +48,7 @@ function Rooms() {
           </Card>
         </div>
       </div>
+      <Keys account={account} />
     </div>
   );
 }

@@ -21,7 +21,7 @@ export function MarketPage() {
   const spots = useQuery({ queryKey: ["market", "spot"], queryFn: getSpots, refetchInterval: poll || 15_000 });
   return (
     <Page title="Market" lead="Spot follows supply and demand, in public. A job pays spot, never above its ceiling and never below an owner's floor.">
-      <Ask query={spots} loading={<Block className="h-[78rem] xl:h-[46rem]" />} isEmpty={(page) => !page.spots.length} empty={<Card><Empty title="No prices yet">The market sets them with its first tick after nodes have come.</Empty></Card>}>
+      <Ask query={spots} loading={<Block className="h-[54rem]" />} isEmpty={(page) => !page.spots.length} empty={<Card className="grid min-h-[54rem] place-items-center"><Empty title="No prices yet">The market sets them with its first tick after nodes have come.</Empty></Card>}>
         {(page) => <Buckets spots={page.spots} />}
       </Ask>
       <div className="mt-6 grid gap-6">
@@ -78,7 +78,7 @@ function History({ spot }: { spot: Spot }) {
     refetchInterval: 60_000,
   });
   return (
-    <Card title={`${showTier(spot.tier)}, ${spot.region}`} action={<Choice label="Span" value={span} options={SPANS} onChange={setSpan} show={(each) => SPAN_NAMES[each]} />}>
+    <Card title={`${showTier(spot.tier)}, ${spot.region}`} className="min-h-[28rem]" action={<Choice label="Span" value={span} options={SPANS} onChange={setSpan} show={(each) => SPAN_NAMES[each]} />}>
       <dl className="mb-4 grid grid-cols-2 gap-4 sm:grid-cols-4">
         <Stat name="Spot" value={<Price of={spot.spot_microcredits_per_hour} />} />
         <Stat name="By the rate card" value={<Price of={spot.reference_microcredits_per_hour} />} />
@@ -111,7 +111,7 @@ function showMoment(x: number, span: string): string {
 function DepthCard({ spot }: { spot: Spot }) {
   const depth = useQuery({ queryKey: ["market", "depth", spot.tier, spot.region], queryFn: () => getDepth(spot.tier, spot.region), placeholderData: keepPreviousData, refetchInterval: 15_000 });
   return (
-    <Card title="Depth" note="slots offered at a price or below, slices that would pay it or more">
+    <Card title="Depth" note="slots offered at a price or below, slices that would pay it or more" className="min-h-80">
       <Ask query={depth} loading={<Block className="aspect-[800/200]" />} isEmpty={(found) => !found.asks.length && !found.bids.length} empty={<Empty title="Nothing is offered or asked for" />}>
         {(found) => (
           <LineChart
@@ -147,7 +147,7 @@ function EarningsCard() {
   const account = useAccount();
   const earnings = useQuery({ queryKey: ["market", "earnings", asked], queryFn: () => getEarnings(asked), enabled: Boolean(account && tier), placeholderData: keepPreviousData });
   return (
-    <Card title="What a machine would earn" note="from the last day, and no promise">
+    <Card title="What a machine would earn" note="from the last day, and no promise" className="min-h-72">
       <div className="mb-4 grid max-w-xl gap-4 sm:grid-cols-2">
         <Field label="Card">
           {(props) => (
