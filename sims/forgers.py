@@ -43,6 +43,7 @@ from sims.purse import Purse
 START = datetime(2030, 1, 1, tzinfo=timezone.utc)
 # One result of a node: 200 of them are held back at a time.
 STEP = timedelta(hours=72) / 200
+DAY_STEPS = 67
 # Marked by the operator, of the honest ones.
 VOUCHED = 5
 # An honest machine's result is wrong by itself, such as by a flipped bit.
@@ -156,7 +157,9 @@ class Fleet:
                 self._finalise(node)
             for ghost in self._ghosts:
                 self._finalise(ghost)
-        self.purse.check()
+            if self.step % DAY_STEPS == 0:
+                self._post_day()
+        self.purse.close(now=self.now)
         return self.tally
 
     # One result
@@ -314,8 +317,10 @@ class Fleet:
             if result.is_wrong:
                 tally.wrong_finalised += 1
                 tally.wrong_steps.append(self.step)
-        if node.strategy is not None:
-            self.purse.release(node.number, may_release=may_release_pay(node.trust), now=self.now)
+
+    def _post_day(self) -> None:
+        forgers = [node for node in self.nodes if node.strategy is not None]
+        self.purse.post_day({node.number: may_release_pay(node.trust) for node in forgers}, now=self.now)
 
     def _refresh(self, node: Node) -> None:
         was = node.trusted

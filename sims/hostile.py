@@ -82,7 +82,9 @@ def tell(settings: Sequence[Setting], pool: ProcessPoolExecutor | None = None) -
     return Story(first.strategy, first.hostile, tuple(each[0] for each in found), tuple(each[1] for each in found))
 
 
-def list_settings(strategy: str, hostile: int, options: argparse.Namespace, *, validates: bool = True) -> list[Setting]:
+def list_settings(
+    strategy: str, hostile: int, options: argparse.Namespace, *, validates: bool = True
+) -> list[Setting]:
     return [
         Setting(options.nodes, hostile, strategy, options.results, f"seed {number}", validates)
         for number in range(options.seeds)
@@ -168,7 +170,16 @@ def report_stories(report: Report, stories: Sequence[Story], results: int) -> No
         ]
         for story in stories
     ]
-    heads = ["strategy, forgers", "wrong", "at most", "overhead", "honest bugged", "suspected", "forgers bugged", "gain"]
+    heads = [
+        "strategy, forgers",
+        "wrong",
+        "at most",
+        "overhead",
+        "honest bugged",
+        "suspected",
+        "forgers bugged",
+        "gain",
+    ]
     report.table(f"Finalised wrong results over {len(stories[0].tallies)} seeds", heads, rows)
 
 

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from computepool.core.trust.standing import cool_off
 
 WINDOW = timedelta(days=30)
-NEW_PER_OWNER_MAX = 8
-NEW_PER_NETWORK_MAX = 8
+NEW_PER_OWNER_MAX = 5
+NEW_PER_NETWORK_MAX = 5
 # After a node of the same owner or network was bugged within BAD_MEMORY.
 NEW_AFTER_BUGGED_MAX = 1
 BAD_MEMORY = timedelta(days=90)
@@ -50,7 +50,9 @@ def _refuse(origin: Origin, usual: int, who: str, now: datetime) -> IdentityRefu
     if origin.bugged_count and origin.last_bugged_at is not None:
         until = origin.last_bugged_at + cool_off(origin.bugged_count)
         if now < until:
-            words = f"{who} has a node that returned wrong results. New ones may come from {until:%Y-%m-%d %H:%M} UTC."
+            words = (
+                f"{who} has a node that returned wrong results. New ones may come from {until:%Y-%m-%d %H:%M} UTC."
+            )
             return IdentityRefusal("cooling_off", words, until)
         usual = NEW_AFTER_BUGGED_MAX
     limit = usual if origin.limit is None else origin.limit

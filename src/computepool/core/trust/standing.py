@@ -105,7 +105,11 @@ def cool_off(bugged_count: int) -> timedelta:
 
 def readmit(known: NodeTrust, *, now: datetime) -> NodeTrust:
     """A bugged node whose cool-off is over starts from nothing, on the way back; any other stays as it is."""
-    if known.standing is not Standing.BUGGED or known.since is None or now < known.since + cool_off(known.bugged_count):
+    if (
+        known.standing is not Standing.BUGGED
+        or known.since is None
+        or now < known.since + cool_off(known.bugged_count)
+    ):
         return known
     return NodeTrust(
         standing=Standing.RETURNING,
