@@ -1,7 +1,7 @@
 """A fleet of which some forge results, on the real rules of trust; the forgers' pay moves on the real ledger.
 
-Time goes in steps: in each, every node that may lease delivers one result. Audits are decided at once; that is kind to
-nobody, since all that is not finalised can still be put right. Seeded: the same seed makes the same history.
+Time goes in steps: in each, every node that may lease delivers one result. Audits are decided at once, which favours
+nobody: all that is not finalised can still be put right. Seeded: the same seed makes the same history.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from computepool.core.trust.standing import (
     TrustEffect,
     cool_off,
     is_paid,
-    is_trusted,
+    may_audit,
     may_lease,
     may_release_pay,
     readmit,
@@ -63,7 +63,10 @@ class Result:
     is_nondeterministic: bool
     is_checked: bool = False
     is_rejected: bool = False
+    looked_back: bool = False
     earning: int | None = None
+    # Who has agreed with it.
+    backers: list[Node] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +76,7 @@ class Node:
     trust: NodeTrust
     strategy: str | None = None
     rate: float = 1.0
-    trusted: bool = False
+    may_audit: bool = False
     online: bool = True
     # Delivered by this identity, and slices that it has forged.
     delivered: int = 0
@@ -254,9 +257,21 @@ class Fleet:
             node.trust, effects = record_validated(before, right=right, now=self.now)
             if index == 0 and not right:
                 self._reject(node, result)
+                self._blame_backers(result)
+            elif index == 1 and right and ruling.verdicts[0]:
+                result.backers.append(node)
             self._refresh(node)
             if effects:
                 self._follow(node, before.standing, effects)
+
+    def _blame_backers(self, result: Result) -> None:
+        for backer in result.backers:
+            before = backer.trust
+            backer.trust, effects = record_validated(before, right=False, now=self.now)
+            self._refresh(backer)
+            if effects:
+                self._follow(backer, before.standing, effects)
+        result.backers.clear()
 
     def _follow(self, node: Node, before: Standing, effects: tuple[TrustEffect, ...]) -> None:
         honest = node.strategy is None
@@ -277,8 +292,10 @@ class Fleet:
         """Everything of it that is not finalised. What nobody can check is not kept from a node found out."""
         job = self._job_is_nondeterministic, self._job_is_marked
         for result in list(node.held):
-            if result.is_checked:
+            is_bugged = not may_lease(node.trust)
+            if result.is_rejected or result.looked_back or (result.is_checked and not is_bugged):
                 continue
+            result.looked_back = True
             if result.is_nondeterministic:
                 self._reject(node, result)
                 continue
@@ -323,15 +340,15 @@ class Fleet:
         self.purse.post_day({node.number: may_release_pay(node.trust) for node in forgers}, now=self.now)
 
     def _refresh(self, node: Node) -> None:
-        was = node.trusted
-        node.trusted = is_trusted(node.trust, now=self.now)
+        was = node.may_audit
+        node.may_audit = may_audit(node.trust, now=self.now)
         node.rate = audit_rate(node.trust, now=self.now)
-        if node.trusted is not was:
-            node.runner = Runner(node.runner.node_id, node.runner.owner_id, node.runner.network, node.trusted)
+        if node.may_audit is not was:
+            node.runner = Runner(node.runner.node_id, node.runner.owner_id, node.runner.network, node.may_audit)
             self._list_candidates()
 
     def _list_candidates(self) -> None:
-        here = [node for node in self.nodes if node.trusted and node.online]
+        here = [node for node in self.nodes if node.may_audit and node.online]
         self._candidates = [node.runner for node in here]
         self._by_id = {node.runner.node_id: node for node in here}
 
@@ -342,7 +359,7 @@ class Fleet:
         # Honest owners have two nodes each; every forger is a stranger to all others, which is the worst case.
         owner = f"forger {number}" if is_hostile else f"honest {number // 2}"
         runner = Runner(NodeId(UUID(int=number)), to_owner(owner), f"net {owner}", is_vouched)
-        node = Node(number, runner, trust, self.strategy if is_hostile else None, trusted=is_vouched)
+        node = Node(number, runner, trust, self.strategy if is_hostile else None, may_audit=is_vouched)
         node.rate = audit_rate(trust, now=self.now)
         self.nodes.append(node)
         self.tally.identities += is_hostile

@@ -1,4 +1,4 @@
-"""What forgers earn, on the real ledger: settled into pending, released after the holdback, reversed when found out."""
+"""What forgers earn, on the real ledger: settled into pending, released when due, reversed when found out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparators: numbers that were summed in another order agree, forged ones do not, and strangers' files do no harm."""
+"""Comparators: numbers summed in another order agree, forged ones do not, and strangers' files do no harm."""
 
 from __future__ import annotations
 

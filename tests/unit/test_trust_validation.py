@@ -19,6 +19,7 @@ from computepool.core.trust.standing import (
     cool_off,
     is_paid,
     is_trusted,
+    may_audit,
     may_lease,
     may_release_pay,
     readmit,
@@ -200,7 +201,8 @@ def test_a_retro_audit_covers_everything_that_is_not_finalised_and_not_audited()
             ]
         )
     ]
-    assert [each.int for each in list_retro_audits(held)] == [0, 3]
+    assert [each.int for each in list_retro_audits(held, is_bugged=False)] == [0, 3]
+    assert [each.int for each in list_retro_audits(held, is_bugged=True)] == [0, 1, 3]
 
 
 # The way down and back
@@ -248,6 +250,11 @@ def test_a_bugged_node_works_its_way_back_unpaid():
     clear = after(*right(RETURNING_RESULTS), known=back)
     assert clear.standing is Standing.CLEAR
     assert clear.bugged_count == 1
+    veteran = after(*right(100), known=clear)
+    assert audit_rate(veteran, now=NOW) == 2 * RATE_MIN
+    assert is_trusted(veteran, now=NOW)
+    assert not may_audit(veteran, now=NOW)
+    assert may_audit(after(*right(120)), now=NOW)
 
 
 def test_one_wrong_result_on_the_way_back_ends_it_and_the_third_time_is_the_last():

@@ -1,7 +1,7 @@
 """How sure a result is, and what more certainty costs. Used by the quote and shown with every result.
 
-A result is wrong and stays so only if everybody who got it is wrong in the same way. Runs of strangers are taken to be
-wrong independently, each as often as its node's record lets expect; nobody is taken for better than WRONG_RATIO_MIN.
+A result is wrong and stays so only if everybody who got it is wrong in the same way. Runs of strangers are taken to
+be wrong independently, each as often as its node's record lets expect; nobody for better than WRONG_RATIO_MIN.
 """
 
 from __future__ import annotations

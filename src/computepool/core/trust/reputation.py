@@ -1,8 +1,8 @@
 """How far a node can be relied on: two discounted Betas, each judged by its 5 % quantile.
 
 Reliability, per node and class of jobs: does it finish what it takes? Integrity, per node: is what it delivers right?
-Whoever calls decides first whose fault a failure or a wrong result was; this room only counts. The bounds are cautious
-on purpose: a newcomer starts low and rises with every good event.
+Whoever calls decides first whose fault a failure or a wrong result was; this room only counts. The bounds are
+cautious on purpose: a newcomer starts low and rises with every good event.
 """
 
 from __future__ import annotations

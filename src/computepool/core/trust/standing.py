@@ -42,9 +42,12 @@ class TrustEffect(str, Enum):
     UNFREEZE_PAY = "unfreeze_pay"
 
 
+_NOTHING_KNOWN = Integrity()
+
+
 @dataclass(frozen=True, slots=True)
 class NodeTrust:
-    integrity: Integrity = Integrity()
+    integrity: Integrity = _NOTHING_KNOWN
     standing: Standing = Standing.CLEAR
     # Since when it stands so; None: from the beginning.
     since: datetime | None = None
@@ -136,10 +139,15 @@ def may_release_pay(known: NodeTrust) -> bool:
 
 
 def is_trusted(known: NodeTrust, *, now: datetime) -> bool:
-    """Whether it is out of probation, and may audit others."""
+    """Whether it is out of probation, or the operator vouches for it."""
     if known.standing is not Standing.CLEAR:
         return False
     if known.is_vouched:
         return True
     counted = known.integrity.validated_count >= PROBATION_RESULTS
     return counted and integrity_bound(known.integrity, now=now) >= TRUSTED_BOUND
+
+
+def may_audit(known: NodeTrust, *, now: datetime) -> bool:
+    """Its word counts against others. Whoever was bugged once may work again, but judges nobody."""
+    return known.bugged_count == 0 and is_trusted(known, now=now)

@@ -82,10 +82,11 @@ def move_result(state: ResultState, event: ResultEvent) -> ResultState | None:
 
 
 def audit_rate(known: NodeTrust, *, now: datetime) -> float:
-    """The share of a node's results that is run again by somebody else."""
+    """The share of a node's results that is run again by somebody else. Doubled for each time it was bugged."""
     if not is_trusted(known, now=now):
         return 1.0
-    return min(1.0, max(RATE_MIN, RATE_RESULTS / max(1, known.integrity.validated_count)))
+    rate = max(RATE_MIN, RATE_RESULTS / max(1, known.integrity.validated_count))
+    return min(1.0, rate * 2.0**known.bugged_count)
 
 
 def first_state(verify: Verify, known: NodeTrust, *, has_comparator: bool, now: datetime) -> ResultState:
@@ -118,7 +119,8 @@ class Runner:
     owner_id: AccountId
     # Where it is reached from; nodes behind one address may be one person.
     network: str
-    is_trusted: bool
+    # Whether it may audit (standing.py).
+    may_audit: bool
 
 
 def are_strangers(one: Runner, other: Runner) -> bool:
@@ -129,7 +131,7 @@ def are_strangers(one: Runner, other: Runner) -> bool:
 def choose_auditors(candidates: Sequence[Runner], runs: Sequence[Runner], *, count: int, draw: int) -> list[Runner]:
     """Trusted strangers to all who ran it and to each other, drawn evenly: whoever audits cannot be arranged.
 
-    Fewer than `count` when there are no more. `submitter` nodes are kept out by leaving them out of the candidates.
+    Fewer than `count` when there are no more. The submitter's own nodes are no candidates.
     """
     left, chosen = list(candidates), list(runs)
     while left and len(chosen) - len(runs) < count:
@@ -137,7 +139,7 @@ def choose_auditors(candidates: Sequence[Runner], runs: Sequence[Runner], *, cou
         candidate = left[index]
         left[index] = left[-1]
         left.pop()
-        if candidate.is_trusted and all(are_strangers(candidate, other) for other in chosen):
+        if candidate.may_audit and all(are_strangers(candidate, other) for other in chosen):
             chosen.append(candidate)
     return chosen[len(runs) :]
 
@@ -183,7 +185,10 @@ def judge_known_answer(*, answer: int, expected: int) -> Ruling:
 
 
 def judge_quorum(answers: Sequence[int], runners: Sequence[Runner]) -> Ruling | MoreRuns:
-    """Two agreeing strangers accept; a third breaks a tie and whoever is alone was wrong. Three answers: nobody was."""
+    """Two agreeing strangers accept; a third breaks a tie, and whoever is alone was wrong.
+
+    Three answers, or agreement of no strangers: nobody is blamed.
+    """
     for index, answer in enumerate(answers):
         for other in range(index + 1, len(answers)):
             if answers[other] == answer and are_strangers(runners[index], runners[other]):
@@ -213,8 +218,12 @@ class HeldResult:
     was_audited: bool
 
 
-def list_retro_audits(held: Iterable[HeldResult]) -> list[AttemptId]:
-    """Every result of a node found wrong that can still be put right: not finalised, and not audited yet."""
+def list_retro_audits(held: Iterable[HeldResult], *, is_bugged: bool) -> list[AttemptId]:
+    """Every result of a node found wrong that can still be put right: not finalised, and not audited yet.
+
+    Of a bugged one also those that somebody has agreed with. Whoever agreed with a wrong result was wrong, too: that
+    is how those are found who vouch for each other.
+    """
     open_states = (ResultState.ACCEPTED, ResultState.UNVERIFIED, ResultState.VERIFYING)
-    found = [each.attempt_id for each in held if each.state in open_states and not each.was_audited]
+    found = [each.attempt_id for each in held if each.state in open_states and (is_bugged or not each.was_audited)]
     return found[:RETRO_AUDITS_MAX]

@@ -18,7 +18,7 @@ from computepool.core.trust.comparators.arrays import (
     read_safetensors,
 )
 from computepool.core.trust.comparators.texts import find_csv_difference, find_json_difference
-from computepool.core.trust.comparators.tolerance import Tolerance, Unreadable
+from computepool.core.trust.comparators.tolerance import USUAL, Tolerance, Unreadable
 
 
 class ComparatorKind(str, Enum):
@@ -30,7 +30,7 @@ class ComparatorKind(str, Enum):
 @dataclass(frozen=True, slots=True)
 class Comparator:
     kind: ComparatorKind = ComparatorKind.EXACT
-    tolerance: Tolerance = Tolerance()
+    tolerance: Tolerance = USUAL
 
 
 NUMERIC_SUFFIXES = (".npy", ".npz", ".safetensors", ".csv", ".json")

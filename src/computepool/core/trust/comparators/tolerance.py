@@ -24,6 +24,9 @@ class Tolerance:
             raise ValueError("a tolerance is at least 0; the relative one is below 1, the absolute one finite")
 
 
+USUAL = Tolerance()
+
+
 def are_close(one: float, other: float, tolerance: Tolerance) -> bool:
     if one == other:
         return True
