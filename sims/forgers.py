@@ -218,13 +218,13 @@ class Fleet:
     # Audits
 
     def _audit(self, node: Node, result: Result, answer: int) -> None:
-        result.is_checked = True
         self.tally.extra_runs += 1
         if self._job_is_marked:
             # The slice with the known answer is one more like all the others.
             forges = node.strategy is not None and self.forge(node, self.random)
             self._apply(judge_known_answer(answer=int(forges), expected=0), [node], result)
             return
+        result.is_checked = True
         runs = [(node, answer)]
         needed = 1
         while True:
@@ -367,6 +367,7 @@ class Fleet:
     def _leave(self, node: Node) -> None:
         node.online = False
         node.back_at_step = None
+        self._list_candidates()
 
     def _come_back(self, node: Node) -> None:
         if self.strategy == "reenter" and node.strategy is not None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import pytest
 
 from computepool.core.trust import validation
+from sims.forgers import Fleet
 from sims.hostile import Setting, bound_wrong, find_overhead, find_profit, measure_tiers, run_one, tell
 
 # Small enough for seconds; a share of one in five forges.
-NODES, HOSTILE, RESULTS = 30, 6, 500
+NODES, HOSTILE, RESULTS = 30, 6, 600
 
 
-def make_setting(strategy: str, **overrides: object) -> Setting:
-    return Setting(**{  # type: ignore[arg-type]
-        "nodes": NODES, "hostile": HOSTILE, "strategy": strategy, "results": RESULTS, "seed": "short", **overrides
-    })  # fmt: skip
+def make_setting(strategy: str, *, results: int = RESULTS, validates: bool = True) -> Setting:
+    return Setting(NODES, HOSTILE, strategy, results, "short", validates)
 
 
 @pytest.mark.parametrize("strategy", ["always", "sleeper"])
@@ -39,10 +38,10 @@ def test_colluders_are_found_although_they_vouch_for_each_other():
     assert tally.honest_bugged == 0
 
 
-def test_control_colluders_stay_when_nobody_else_audits(monkeypatch):
-    monkeypatch.setattr("sims.forgers.choose_auditors", lambda candidates, runs, **_: [])
-    tally, _ = run_one(make_setting("collude"))
-    assert tally.forgers_bugged == 0
+def test_control_without_looking_back_sleepers_get_some_through(monkeypatch):
+    monkeypatch.setattr(Fleet, "_look_back", lambda self, node: None)
+    tally, _ = run_one(make_setting("sleeper"))
+    assert tally.wrong_finalised > 0
 
 
 def test_new_names_bring_little(monkeypatch):

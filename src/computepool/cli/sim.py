@@ -28,7 +28,7 @@ def hostile_command(nodes: int, hostile: int, strategy: str, seeds: int, results
         hostile_sim = importlib.import_module("sims.hostile")
     except ModuleNotFoundError as error:
         raise click.UsageError(
-            "The simulations come with the source: run this from a checkout, with PYTHONPATH=. (or `make sim/hostile`)."
+            "The simulations come with the source: use `make sim/hostile` in a checkout, or set PYTHONPATH=. there."
         ) from error
     options = {"--nodes": nodes, "--hostile": hostile, "--seeds": seeds, "--results": results}
     words = [word for name, value in options.items() for word in (name, str(value))]
