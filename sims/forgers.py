@@ -46,8 +46,8 @@ STEP = timedelta(hours=72) / 200
 DAY_STEPS = 67
 # Marked by the operator, of the honest ones.
 VOUCHED = 5
-# An honest machine's result is wrong by itself, such as by a flipped bit.
-FLIP_RATIO = 1e-5
+# One honest result in half a million is wrong by itself, such as by a flipped bit.
+FLIP_RATIO = 2e-6
 # Jobs whose results differ from run to run, and slices of a job.
 NONDETERMINISTIC_RATIO = 0.01
 JOB_SLICES = 40

@@ -19,7 +19,7 @@ TRUSTED_BOUND = 0.85
 BUGGED_WRONG = 2
 BUGGED_WINDOW = 50
 # After the first time; four times as long after each further one. The third time is the last.
-COOL_OFF = timedelta(hours=24)
+COOL_OFF = timedelta(hours=96)
 COOL_OFF_FACTOR = 4
 BUGGED_TIMES_MAX = 3
 # The way back: unpaid, all audited, all right.

@@ -82,11 +82,10 @@ def move_result(state: ResultState, event: ResultEvent) -> ResultState | None:
 
 
 def audit_rate(known: NodeTrust, *, now: datetime) -> float:
-    """The share of a node's results that is run again by somebody else. Doubled for each time it was bugged."""
+    """The share of a node's results that is run again by somebody else."""
     if not is_trusted(known, now=now):
         return 1.0
-    rate = max(RATE_MIN, RATE_RESULTS / max(1, known.integrity.validated_count))
-    return min(1.0, rate * 2.0**known.bugged_count)
+    return min(1.0, max(RATE_MIN, RATE_RESULTS / max(1, known.integrity.validated_count)))
 
 
 def first_state(verify: Verify, known: NodeTrust, *, has_comparator: bool, now: datetime) -> ResultState:
