@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from itertools import count
 from uuid import UUID
@@ -22,7 +22,8 @@ from computepool.core.trust.standing import (
     TrustEffect,
     cool_off,
     is_paid,
-    may_audit,
+    is_trusted,
+    may_decide,
     may_lease,
     may_release_pay,
     readmit,
@@ -35,6 +36,7 @@ from computepool.core.trust.validation import (
     Runner,
     audit_rate,
     choose_auditors,
+    choose_deciders,
     judge_audit,
     judge_known_answer,
 )
@@ -76,7 +78,6 @@ class Node:
     trust: NodeTrust
     strategy: str | None = None
     rate: float = 1.0
-    may_audit: bool = False
     online: bool = True
     # Delivered by this identity, and slices that it has forged.
     delivered: int = 0
@@ -93,6 +94,7 @@ class Tally:
     results: int = 0
     finalised: int = 0
     wrong_finalised: int = 0
+    forged_finalised: int = 0
     extra_runs: int = 0
     honest_suspected: int = 0
     honest_bugged: int = 0
@@ -246,7 +248,8 @@ class Fleet:
 
     def _choose(self, runs: list[tuple[Node, int]], needed: int) -> list[Node]:
         draw = self.random.getrandbits(128)
-        chosen = choose_auditors(self._candidates, [each.runner for each, _ in runs], count=needed, draw=draw)
+        choose = choose_auditors if len(runs) == 1 else choose_deciders
+        chosen = choose(self._candidates, [each.runner for each, _ in runs], count=needed, draw=draw)
         return [self._by_id[each.node_id] for each in chosen]
 
     def _apply(self, ruling: Ruling, nodes: list[Node], result: Result) -> None:
@@ -333,6 +336,7 @@ class Fleet:
             tally.finalised += 1
             if result.is_wrong:
                 tally.wrong_finalised += 1
+                tally.forged_finalised += node.strategy is not None
                 tally.wrong_steps.append(self.step)
 
     def _post_day(self) -> None:
@@ -340,15 +344,15 @@ class Fleet:
         self.purse.post_day({node.number: may_release_pay(node.trust) for node in forgers}, now=self.now)
 
     def _refresh(self, node: Node) -> None:
-        was = node.may_audit
-        node.may_audit = may_audit(node.trust, now=self.now)
+        was = node.runner
+        trusted, decides = is_trusted(node.trust, now=self.now), may_decide(node.trust, now=self.now)
         node.rate = audit_rate(node.trust, now=self.now)
-        if node.may_audit is not was:
-            node.runner = Runner(node.runner.node_id, node.runner.owner_id, node.runner.network, node.may_audit)
+        if (trusted, decides) != (was.is_trusted, was.may_decide):
+            node.runner = replace(was, is_trusted=trusted, may_decide=decides)
             self._list_candidates()
 
     def _list_candidates(self) -> None:
-        here = [node for node in self.nodes if node.may_audit and node.online]
+        here = [node for node in self.nodes if node.runner.is_trusted and node.online]
         self._candidates = [node.runner for node in here]
         self._by_id = {node.runner.node_id: node for node in here}
 
@@ -358,8 +362,8 @@ class Fleet:
         trust = NodeTrust(is_vouched=is_vouched)
         # Honest owners have two nodes each; every forger is a stranger to all others, which is the worst case.
         owner = f"forger {number}" if is_hostile else f"honest {number // 2}"
-        runner = Runner(NodeId(UUID(int=number)), to_owner(owner), f"net {owner}", is_vouched)
-        node = Node(number, runner, trust, self.strategy if is_hostile else None, may_audit=is_vouched)
+        runner = Runner(NodeId(UUID(int=number)), to_owner(owner), f"net {owner}", is_vouched, is_vouched, is_vouched)
+        node = Node(number, runner, trust, self.strategy if is_hostile else None)
         node.rate = audit_rate(trust, now=self.now)
         self.nodes.append(node)
         self.tally.identities += is_hostile
@@ -395,7 +399,7 @@ class Fleet:
         serial = 1_000_000 + 1_000 * node.number + len(node.enrolled)
         node.runner = Runner(NodeId(UUID(int=serial)), to_owner(f"new {serial}"), network, False)
         # What the old name has delivered is finalised or not by the old name's record.
-        ghost = Node(node.number, node.runner, node.trust, None, held=node.held, online=False)
+        ghost = Node(node.number, node.runner, node.trust, node.strategy, held=node.held, online=False)
         self._ghosts.append(ghost)
         node.trust, node.held = NodeTrust(), deque()
         node.delivered = node.forged = 0

@@ -20,7 +20,7 @@ def make_setting(strategy: str, *, results: int = RESULTS, validates: bool = Tru
 def test_plain_forgers_get_nothing_through_and_are_bugged(strategy):
     story = tell([make_setting(strategy)])
     [tally] = story.tallies
-    assert tally.wrong_finalised == 0
+    assert tally.forged_finalised == 0
     assert tally.forgers_bugged >= HOSTILE
     assert tally.honest_bugged == 0
     assert find_profit(story, RESULTS) < 0
@@ -41,7 +41,7 @@ def test_colluders_are_found_although_they_vouch_for_each_other():
 def test_control_without_looking_back_sleepers_get_some_through(monkeypatch):
     monkeypatch.setattr(Fleet, "_look_back", lambda self, node: None)
     tally, _ = run_one(make_setting("sleeper"))
-    assert tally.wrong_finalised > 0
+    assert tally.forged_finalised > 0
 
 
 def test_new_names_bring_little(monkeypatch):

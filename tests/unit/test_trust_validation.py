@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from computepool.core.trust.standing import (
     cool_off,
     is_paid,
     is_trusted,
-    may_audit,
+    may_decide,
     may_lease,
     may_release_pay,
     readmit,
@@ -37,6 +38,7 @@ from computepool.core.trust.validation import (
     Verify,
     audit_rate,
     choose_auditors,
+    choose_deciders,
     draw_audit,
     first_state,
     is_audited,
@@ -122,6 +124,18 @@ def test_auditors_are_trusted_strangers_to_the_runner_and_to_each_other():
         chosen = choose_auditors(candidates, [ran], count=2, draw=draw)
         assert {each.node_id.int for each in chosen} in ({5, 7}, {6, 7})
     assert choose_auditors(candidates[:4], [ran], count=2, draw=3) == []
+
+
+def test_whoever_the_operator_vouches_for_decides_first():
+    plain = [replace(runner(number), may_decide=True) for number in range(2, 8)]
+    vouched = [replace(runner(number), may_decide=True, is_vouched=True) for number in (8, 9)]
+    once_bugged = [runner(number) for number in (10, 11)]
+    for draw in range(100):
+        chosen = choose_deciders([*plain, *vouched, *once_bugged], [runner(0), runner(1)], count=2, draw=draw)
+        assert set(chosen) == set(vouched)
+        mixed = choose_deciders([*plain, *vouched, *once_bugged], [runner(0), runner(8)], count=2, draw=draw)
+        assert vouched[1] in mixed
+        assert set(mixed) & set(plain)
 
 
 def test_every_auditor_is_drawn_equally_often():
@@ -252,8 +266,9 @@ def test_a_bugged_node_works_its_way_back_unpaid():
     assert clear.bugged_count == 1
     veteran = after(*right(100), known=clear)
     assert is_trusted(veteran, now=NOW)
-    assert not may_audit(veteran, now=NOW)
-    assert may_audit(after(*right(120)), now=NOW)
+    assert audit_rate(veteran, now=NOW) == 2 * RATE_MIN
+    assert not may_decide(veteran, now=NOW)
+    assert may_decide(after(*right(120)), now=NOW)
 
 
 def test_one_wrong_result_on_the_way_back_ends_it_and_the_third_time_is_the_last():

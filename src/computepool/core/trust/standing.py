@@ -148,6 +148,6 @@ def is_trusted(known: NodeTrust, *, now: datetime) -> bool:
     return counted and integrity_bound(known.integrity, now=now) >= TRUSTED_BOUND
 
 
-def may_audit(known: NodeTrust, *, now: datetime) -> bool:
-    """Its word counts against others. Whoever was bugged once may work again, but judges nobody."""
+def may_decide(known: NodeTrust, *, now: datetime) -> bool:
+    """Whether its word decides between others. Whoever was bugged once may work and audit again, but not judge."""
     return known.bugged_count == 0 and is_trusted(known, now=now)

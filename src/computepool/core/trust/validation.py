@@ -82,10 +82,11 @@ def move_result(state: ResultState, event: ResultEvent) -> ResultState | None:
 
 
 def audit_rate(known: NodeTrust, *, now: datetime) -> float:
-    """The share of a node's results that is run again by somebody else."""
+    """The share of a node's results that is run again by somebody else. Doubled for whoever was bugged once."""
     if not is_trusted(known, now=now):
         return 1.0
-    return min(1.0, max(RATE_MIN, RATE_RESULTS / max(1, known.integrity.validated_count)))
+    rate = max(RATE_MIN, RATE_RESULTS / max(1, known.integrity.validated_count))
+    return min(1.0, 2.0 * rate if known.bugged_count else rate)
 
 
 def first_state(verify: Verify, known: NodeTrust, *, has_comparator: bool, now: datetime) -> ResultState:
@@ -118,8 +119,11 @@ class Runner:
     owner_id: AccountId
     # Where it is reached from; nodes behind one address may be one person.
     network: str
-    # Whether it may audit (standing.py).
-    may_audit: bool
+    # Whether it may audit, and decide between others (standing.py).
+    is_trusted: bool
+    may_decide: bool = False
+    # By the operator.
+    is_vouched: bool = False
 
 
 def are_strangers(one: Runner, other: Runner) -> bool:
@@ -132,13 +136,28 @@ def choose_auditors(candidates: Sequence[Runner], runs: Sequence[Runner], *, cou
 
     Fewer than `count` when there are no more. The submitter's own nodes are no candidates.
     """
-    left, chosen = list(candidates), list(runs)
-    while left and len(chosen) - len(runs) < count:
-        draw, index = divmod(draw, len(left))
-        candidate = left[index]
-        left[index] = left[-1]
-        left.pop()
-        if candidate.may_audit and all(are_strangers(candidate, other) for other in chosen):
+    return _draw_strangers([each for each in candidates if each.is_trusted], runs, count, draw)
+
+
+def choose_deciders(candidates: Sequence[Runner], runs: Sequence[Runner], *, count: int, draw: int) -> list[Runner]:
+    """For the re-runs that decide a disagreement: first those that the operator vouches for, as far as they go.
+
+    Disagreements are few, so few such nodes serve a large fleet; and forgers who vouch for each other never decide.
+    """
+    chosen = _draw_strangers([each for each in candidates if each.is_vouched and each.may_decide], runs, count, draw)
+    others = [each for each in candidates if each.may_decide and not each.is_vouched]
+    return chosen + _draw_strangers(others, [*runs, *chosen], count - len(chosen), draw)
+
+
+def _draw_strangers(candidates: list[Runner], runs: Sequence[Runner], count: int, draw: int) -> list[Runner]:
+    """Takes from the list that it is given."""
+    chosen = list(runs)
+    while candidates and len(chosen) - len(runs) < count:
+        draw, index = divmod(draw, len(candidates))
+        candidate = candidates[index]
+        candidates[index] = candidates[-1]
+        candidates.pop()
+        if all(are_strangers(candidate, other) for other in chosen):
             chosen.append(candidate)
     return chosen[len(runs) :]
 
