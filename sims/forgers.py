@@ -65,10 +65,7 @@ class Result:
     is_nondeterministic: bool
     is_checked: bool = False
     is_rejected: bool = False
-    looked_back: bool = False
     earning: int | None = None
-    # Who has agreed with it.
-    backers: list[Node] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -107,22 +104,29 @@ class Tally:
 
 Forge = Callable[[Node, random.Random], bool]
 PROBATION = 25
-# Known to the attacker: from here on nothing more can be gained by waiting.
+# Known to the attacker: from here on nothing more can be gained by waiting. Forgers wake one after the other, or the
+# looking back at one would be given to others that have just begun to forge.
 PATIENCE = 300
+
+
+def is_awake(node: Node) -> bool:
+    return node.delivered >= PATIENCE + node.number * 61 % 600
+
+
 BURST = 4
 
 FORGE: dict[str, Forge] = {
     "honest": lambda node, rng: False,
     "always": lambda node, rng: True,
     "trickle": lambda node, rng: rng.random() < 0.02,
-    "sleeper": lambda node, rng: node.delivered >= PATIENCE,
-    "hit_and_run": lambda node, rng: node.delivered >= PATIENCE and node.forged < BURST,
+    "sleeper": lambda node, rng: is_awake(node),
+    "hit_and_run": lambda node, rng: is_awake(node) and node.forged < BURST,
     # Behaves until it is trusted, and vouches for every forgery of the others.
     "collude": lambda node, rng: node.delivered >= 100 and rng.random() < 0.02,
     # Every other one forges from the start; the rest pass probation, forge two and leave for a new name.
     "reenter": lambda node, rng: node.number % 2 == 0 or node.delivered >= PROBATION,
     # Beyond what the targets ask for: trickles, but only once audits are as rare as they get.
-    "patient_trickle": lambda node, rng: node.delivered >= PATIENCE and rng.random() < 0.0115,
+    "patient_trickle": lambda node, rng: is_awake(node) and rng.random() < 0.0115,
 }
 
 
@@ -219,7 +223,7 @@ class Fleet:
 
     # Audits
 
-    def _audit(self, node: Node, result: Result, answer: int) -> None:
+    def _audit(self, node: Node, result: Result, answer: int, *, is_retro: bool = False) -> None:
         self.tally.extra_runs += 1
         if self._job_is_marked:
             # The slice with the known answer is one more like all the others.
@@ -244,7 +248,7 @@ class Fleet:
         if ruling.is_nondeterministic:
             self.tally.nondeterministic += 1
             self._job_is_marked = True
-        self._apply(ruling, [each for each, _ in runs], result)
+        self._apply(ruling, [each for each, _ in runs], result, is_retro=is_retro)
 
     def _choose(self, runs: list[tuple[Node, int]], needed: int) -> list[Node]:
         draw = self.random.getrandbits(128)
@@ -252,29 +256,19 @@ class Fleet:
         chosen = choose(self._candidates, [each.runner for each, _ in runs], count=needed, draw=draw)
         return [self._by_id[each.node_id] for each in chosen]
 
-    def _apply(self, ruling: Ruling, nodes: list[Node], result: Result) -> None:
+    def _apply(self, ruling: Ruling, nodes: list[Node], result: Result, *, is_retro: bool = False) -> None:
         for index, (node, right) in enumerate(zip(nodes, ruling.verdicts, strict=True)):
             if right is None:
                 continue
             before = node.trust
-            node.trust, effects = record_validated(before, right=right, now=self.now)
+            node.trust, effects = record_validated(
+                before, right=right, now=self.now, is_retro=is_retro and index == 0
+            )
             if index == 0 and not right:
                 self._reject(node, result)
-                self._blame_backers(result)
-            elif index == 1 and right and ruling.verdicts[0]:
-                result.backers.append(node)
             self._refresh(node)
             if effects:
                 self._follow(node, before.standing, effects)
-
-    def _blame_backers(self, result: Result) -> None:
-        for backer in result.backers:
-            before = backer.trust
-            backer.trust, effects = record_validated(before, right=False, now=self.now)
-            self._refresh(backer)
-            if effects:
-                self._follow(backer, before.standing, effects)
-        result.backers.clear()
 
     def _follow(self, node: Node, before: Standing, effects: tuple[TrustEffect, ...]) -> None:
         honest = node.strategy is None
@@ -295,15 +289,13 @@ class Fleet:
         """Everything of it that is not finalised. What nobody can check is not kept from a node found out."""
         job = self._job_is_nondeterministic, self._job_is_marked
         for result in list(node.held):
-            is_bugged = not may_lease(node.trust)
-            if result.is_rejected or result.looked_back or (result.is_checked and not is_bugged):
+            if result.is_checked:
                 continue
-            result.looked_back = True
             if result.is_nondeterministic:
                 self._reject(node, result)
                 continue
             self._job_is_nondeterministic, self._job_is_marked = False, False
-            self._audit(node, result, self._answer_again(node, result))
+            self._audit(node, result, self._answer_again(node, result), is_retro=True)
         self._job_is_nondeterministic, self._job_is_marked = job
         if not may_lease(node.trust):
             self.purse.forfeit(node.number, now=self.now)

@@ -63,8 +63,16 @@ class NodeTrust:
     serving_since: datetime | None = None
 
 
-def record_validated(known: NodeTrust, *, right: bool, now: datetime) -> tuple[NodeTrust, tuple[TrustEffect, ...]]:
-    """One result of the node was validated, in whichever role it ran it."""
+def record_validated(
+    known: NodeTrust, *, right: bool, now: datetime, is_retro: bool = False
+) -> tuple[NodeTrust, tuple[TrustEffect, ...]]:
+    """One result of the node was validated, in whichever role it ran it.
+
+    What a retro-audit finds right counts for nothing: it is older than the wrong result, and would clear a suspect by
+    looking at its past.
+    """
+    if right and is_retro:
+        return known, ()
     return _after_right(known, now) if right else _after_wrong(known, now)
 
 

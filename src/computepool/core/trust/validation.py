@@ -236,12 +236,8 @@ class HeldResult:
     was_audited: bool
 
 
-def list_retro_audits(held: Iterable[HeldResult], *, is_bugged: bool) -> list[AttemptId]:
-    """Every result of a node found wrong that can still be put right: not finalised, and not audited yet.
-
-    Of a bugged one also those that somebody has agreed with. Whoever agreed with a wrong result was wrong, too: that
-    is how those are found who vouch for each other.
-    """
+def list_retro_audits(held: Iterable[HeldResult]) -> list[AttemptId]:
+    """Every result of a node found wrong that can still be put right: not finalised, and not audited yet."""
     open_states = (ResultState.ACCEPTED, ResultState.UNVERIFIED, ResultState.VERIFYING)
-    found = [each.attempt_id for each in held if each.state in open_states and (is_bugged or not each.was_audited)]
+    found = [each.attempt_id for each in held if each.state in open_states and not each.was_audited]
     return found[:RETRO_AUDITS_MAX]
