@@ -102,8 +102,8 @@ def _after_wrong(known: NodeTrust, now: datetime) -> tuple[NodeTrust, tuple[Trus
         return known, ()
     many = len(wrong_at) == BUGGED_WRONG and wrong_at[-1] - wrong_at[0] < BUGGED_WINDOW
     if not many and known.standing is not Standing.RETURNING:
-        effects = (TrustEffect.FREEZE_PAY, TrustEffect.RETRO_AUDIT)
-        return replace(known, standing=Standing.SUSPECT, since=now), effects
+        suspect = replace(known, standing=Standing.SUSPECT, since=now)
+        return suspect, (TrustEffect.FREEZE_PAY, TrustEffect.RETRO_AUDIT)
     times = known.bugged_count + 1
     standing = Standing.BARRED if times >= BUGGED_TIMES_MAX else Standing.BUGGED
     effects = (TrustEffect.STOP_LEASES, TrustEffect.RETRO_AUDIT, TrustEffect.FORFEIT_PAY)
@@ -111,7 +111,8 @@ def _after_wrong(known: NodeTrust, now: datetime) -> tuple[NodeTrust, tuple[Trus
 
 
 def cool_off(bugged_count: int) -> timedelta:
-    return COOL_OFF * COOL_OFF_FACTOR ** (max(1, bugged_count) - 1)
+    times: int = COOL_OFF_FACTOR ** (max(1, bugged_count) - 1)
+    return COOL_OFF * times
 
 
 def readmit(known: NodeTrust, *, now: datetime) -> NodeTrust:
