@@ -165,6 +165,10 @@ soak/networks: setup ## A network trains through five kills of agents and one of
 sim/market: setup ## Six stories of an economy under stress, on the real market and ledger code; draws docs/images/market-*
 	@$(BIN)/python -m sims.market $(ARGS)
 
+.PHONY: sim/hostile
+sim/hostile: setup ## A fleet of which some forge results, on the real trust rules and ledger; draws docs/images/trust-*
+	@$(BIN)/python -m sims.hostile $(ARGS)
+
 .PHONY: sim/histories
 sim/histories: setup ## 50,000 made-up histories of the ledger in memory, 2,000 on PostgreSQL beside it, and every planted bug
 	@$(BIN)/python -m sims.ledger_histories $(ARGS)

@@ -8,12 +8,18 @@ import pytest
 
 from computepool.core.trust.reputation import (
     IDLE_HALF_LIFE_DAYS,
+    Integrity,
     Reliability,
     beta_quantile,
     beta_share_below,
+    expected_wrong_ratio,
     fade,
+    fade_integrity,
+    integrity_bound,
     record_fault,
     record_finished,
+    record_right,
+    record_wrong,
     reliability_bound,
 )
 from tests.support.builders import NOW
@@ -110,3 +116,49 @@ def test_a_quantile_is_the_inverse_of_the_share_below():
 def test_nothing_lies_below_zero_and_everything_below_one():
     assert beta_share_below(0.0, 2.0, 3.0) == 0.0
     assert beta_share_below(1.0, 2.0, 3.0) == 1.0
+
+
+def test_three_faults_in_a_row_hurt_a_veteran_and_eighty_successes_heal_it():
+    veteran = after(200)
+    assert bound(veteran) == pytest.approx(0.94, abs=0.005)
+    hurt = after(200, 3)
+    assert bound(hurt) == pytest.approx(0.77, abs=0.005)
+    healed = hurt
+    for _ in range(80):
+        healed = record_finished(healed, now=NOW)
+    assert bound(healed) == pytest.approx(0.90, abs=0.005)
+
+
+def validated(right: int, wrong: int = 0) -> Integrity:
+    known = Integrity()
+    for _ in range(right):
+        known = record_right(known, now=NOW)
+    for _ in range(wrong):
+        known = record_wrong(known, now=NOW)
+    return known
+
+
+def test_one_wrong_result_weighs_as_much_as_the_third_fault_in_a_row():
+    assert integrity_bound(validated(200), now=NOW) == pytest.approx(0.942, abs=0.004)
+    assert integrity_bound(validated(200, 1), now=NOW) < bound(after(200, 2))
+    assert 0.67 <= integrity_bound(validated(200, 2), now=NOW) <= 0.77
+
+
+def test_a_right_result_never_lowers_and_a_wrong_one_never_raises_integrity():
+    for known in (validated(*each) for each in [(0, 0), (1, 0), (300, 0), (0, 30), (40, 2), (200, 9)]):
+        assert integrity_bound(record_right(known, now=NOW), now=NOW) >= integrity_bound(known, now=NOW)
+        assert integrity_bound(record_wrong(known, now=NOW), now=NOW) <= integrity_bound(known, now=NOW)
+        assert record_wrong(known, now=NOW).validated_count == known.validated_count + 1
+
+
+def test_integrity_fades_without_events_but_its_count_does_not():
+    later = NOW + timedelta(days=IDLE_HALF_LIFE_DAYS)
+    faded = fade_integrity(validated(50), now=later)
+    assert faded.right == pytest.approx(validated(50).right / 2)
+    assert faded.validated_count == 50
+    assert integrity_bound(validated(50), now=later) < integrity_bound(validated(50), now=NOW)
+
+
+def test_a_newcomer_is_wrong_as_often_as_right_for_all_that_is_known():
+    assert expected_wrong_ratio(Integrity(), now=NOW) == 0.5
+    assert expected_wrong_ratio(validated(200), now=NOW) == pytest.approx(0.02, abs=0.001)

@@ -46,6 +46,7 @@ _COMMANDS = {
     "books": ("computepool.cli.books", "For operators: close a day of the books."),
     "audit": ("computepool.cli.audit", "Check the books: the public proof; for operators the whole chain."),
     "experiment": ("computepool.cli.experiment", "For operators: compare two sets of placement weights."),
+    "sim": ("computepool.cli.sim", "Simulations on the grid's own rules, in a checkout of its source."),
     "fleet": ("computepool.cli.fleet", "Start a synthetic fleet against a demo hub."),
     "demo": ("computepool.cli.demo", "See the whole grid at work on this machine."),
 }

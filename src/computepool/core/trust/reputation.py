@@ -1,7 +1,8 @@
-"""How far a node can be relied on to finish what it takes: a discounted Beta, judged by its 5 % quantile.
+"""How far a node can be relied on: two discounted Betas, each judged by its 5 % quantile.
 
-First form: reliability only, per node and job class. Whoever calls decides first whose fault a failure was; this
-room only counts. The bound is cautious on purpose: a newcomer starts low and rises with every finished attempt.
+Reliability, per node and class of jobs: does it finish what it takes? Integrity, per node: is what it delivers right?
+Whoever calls decides first whose fault a failure or a wrong result was; this room only counts. The bounds are
+cautious on purpose: a newcomer starts low and rises with every good event.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ DISCOUNT = 0.98
 IDLE_HALF_LIFE_DAYS = 30.0
 # What the first, second and every further failure in a row weigh. A success ends the row.
 FAULT_WEIGHTS = (1.0, 2.0, 4.0)
+# A wrong result is never an accident of the line: it weighs as much as the third failure in a row.
+WRONG_WEIGHT = 4.0
 QUANTILE = 0.05
 
 # Evidence is rounded against the node to this part of an event, so that few quantiles ever need computing.
@@ -31,6 +34,16 @@ class Reliability:
     finished: float = 0.0  # discounted number of attempts that ended well
     failed: float = 0.0  # discounted and weighted number of failures by the node's fault
     faults_running: int = 0  # failures since the last success
+    counted_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Integrity:
+    """Evidence about one node's results, as of `counted_at`. Only results that were validated count."""
+
+    right: float = 0.0  # discounted number of results that others of another owner got, too
+    wrong: float = 0.0  # discounted and weighted number of wrong ones
+    validated_count: int = 0  # of both, undiscounted; never fades
     counted_at: datetime | None = None
 
 
@@ -57,25 +70,64 @@ def record_fault(known: Reliability, *, now: datetime) -> Reliability:
 
 def fade(known: Reliability, *, now: datetime) -> Reliability:
     """What is left of the evidence after a time without events: it drifts back to that of a newcomer."""
-    if known.counted_at is None:
-        return replace(known, counted_at=now)
-    days = (now - known.counted_at).total_seconds() / _DAY_SECONDS
-    if days <= 0:
-        # Hubs write in an order of their own; an event a moment older than the last one fades nothing.
-        return known
-    left = 2.0 ** (-days / IDLE_HALF_LIFE_DAYS)
+    left = _left_ratio(known.counted_at, now)
+    if left is None:
+        return known if known.counted_at else replace(known, counted_at=now)
     return Reliability(known.finished * left, known.failed * left, known.faults_running, now)
 
 
 def reliability_bound(known: Reliability, *, now: datetime) -> float:
     """With 95 % confidence the node finishes at least this share of what it takes. 0..1."""
     faded = fade(known, now=now)
-    return _bound(floor(faded.finished * _STEPS_PER_EVENT), -floor(-faded.failed * _STEPS_PER_EVENT))
+    return _bound_of(faded.finished, faded.failed)
+
+
+def record_right(known: Integrity, *, now: datetime) -> Integrity:
+    """A result of the node was validated, and is right."""
+    known = fade_integrity(known, now=now)
+    right = max(known.right * DISCOUNT + 1.0, known.right)
+    return Integrity(right, known.wrong * DISCOUNT, known.validated_count + 1, known.counted_at)
+
+
+def record_wrong(known: Integrity, *, now: datetime) -> Integrity:
+    """A result of the node was validated, and is wrong by its own fault."""
+    known = fade_integrity(known, now=now)
+    wrong = max(known.wrong * DISCOUNT + WRONG_WEIGHT, known.wrong)
+    return Integrity(known.right * DISCOUNT, wrong, known.validated_count + 1, known.counted_at)
+
+
+def fade_integrity(known: Integrity, *, now: datetime) -> Integrity:
+    left = _left_ratio(known.counted_at, now)
+    if left is None:
+        return known if known.counted_at else replace(known, counted_at=now)
+    return Integrity(known.right * left, known.wrong * left, known.validated_count, now)
+
+
+def integrity_bound(known: Integrity, *, now: datetime) -> float:
+    """With 95 % confidence at least this share of the node's results is right. 0..1."""
+    faded = fade_integrity(known, now=now)
+    return _bound_of(faded.right, faded.wrong)
+
+
+def expected_wrong_ratio(known: Integrity, *, now: datetime) -> float:
+    """The mean of the same Beta: how probable it is that the next result is wrong, for all that is known. 0..1."""
+    faded = fade_integrity(known, now=now)
+    return (faded.wrong + 1.0) / (faded.right + faded.wrong + 2.0)
+
+
+def _left_ratio(counted_at: datetime | None, now: datetime) -> float | None:
+    """None: nothing fades. Hubs write in an order of their own; an event a moment older than the last is no gap."""
+    days = 0.0 if counted_at is None else (now - counted_at).total_seconds() / _DAY_SECONDS
+    return 2.0 ** (-days / IDLE_HALF_LIFE_DAYS) if days > 0 else None
+
+
+def _bound_of(good: float, bad: float) -> float:
+    return _bound(floor(good * _STEPS_PER_EVENT), -floor(-bad * _STEPS_PER_EVENT))
 
 
 @lru_cache(maxsize=65_536)
-def _bound(finished_steps: int, failed_steps: int) -> float:
-    return beta_quantile(QUANTILE, finished_steps / _STEPS_PER_EVENT + 1.0, failed_steps / _STEPS_PER_EVENT + 1.0)
+def _bound(good_steps: int, bad_steps: int) -> float:
+    return beta_quantile(QUANTILE, good_steps / _STEPS_PER_EVENT + 1.0, bad_steps / _STEPS_PER_EVENT + 1.0)
 
 
 def beta_quantile(p: float, a: float, b: float) -> float:
