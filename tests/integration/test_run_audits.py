@@ -74,6 +74,9 @@ class Audited:
         while orders := [pair for pair in self.at.post.sent if isinstance(pair[1], ShowOrder | ReplayOrder)]:
             self.at.post.sent = [pair for pair in self.at.post.sent if pair not in orders]
             for attempt_id, order in orders:
+                if attempt_id not in self.at.post.open:
+                    # It was asked, and is gone.
+                    continue
                 if isinstance(order, ShowOrder):
                     await self._show(attempt_id, order)
                 else:
