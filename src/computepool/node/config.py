@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from computepool import settings
 from computepool.core.placement.price import MICROCREDITS_PER_CREDIT, PRICE_MICROCREDITS_MAX
+from computepool.node.comfort.readers import AUTO, FILE_PREFIX
 from computepool.node.sandbox.backends import NAMES as SANDBOX_NAMES
 from computepool.settings import InvalidSettings
 
@@ -101,6 +102,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     floor_credits_per_hour: Annotated[
         Decimal, Meta(description="The least that one slot is lent for, in credits an hour, for example 1.50.")
     ] = FREE
+    comfort_file: Annotated[
+        str, Meta(description="When this machine is lent, as TOML; comfort.toml in the agent's folder if empty.")
+    ] = ""
+    seat: Annotated[
+        str, Meta(description="How the machine is looked at: auto; for tests file:PATH, with readings as JSON.")
+    ] = "auto"
     measure: Annotated[
         bool, Meta(description="Measure how fast the devices are, and show it to the hub: tiers and prices follow.")
     ] = True
@@ -184,6 +191,8 @@ def _list_faults(config: NodeConfig) -> list[str]:
     for target in config.egress_allowed.replace(",", " ").split():
         if not re.fullmatch(r"[^\s:/]+:[0-9]{1,5}", target):
             faults.append(f"{PREFIX}EGRESS_ALLOWED={target!r}: expected host:port, for example *.example.org:443")
+    if config.seat != AUTO and not config.seat.startswith(FILE_PREFIX):
+        faults.append(f"{PREFIX}SEAT={config.seat!r}: expected {AUTO}, or {FILE_PREFIX}PATH")
     if not re.fullmatch(rf"{RELAY_ALONE}|.*:[0-9]{{1,5}}", config.networks_listen):
         faults.append(f"{PREFIX}NETWORKS_LISTEN={config.networks_listen!r}: expected address:port, or {RELAY_ALONE}")
     if config.networks_roots_file and not Path(config.networks_roots_file).is_file():

@@ -24,6 +24,10 @@ class StateDir:
     packages/                  Python packages that jobs asked for, by what they asked for
     attempts/<attempt id>/     one folder per attempt that the agent holds
     self-test/                 the sandbox's tries at every start
+    comfort.toml               when the machine is lent, by its owner's rules; none: always
+    wish.json                  the owner's word on this machine: pause, drain
+    status.json                how the agent stands, for `computepool node status`
+    debug.log, debug.log.1     everything that the agent did lately, in two files of a few megabytes
     agent_alive                touched while the agent lives; runners watch it
     lock                       held for the agent's lifetime
     """
@@ -35,6 +39,10 @@ class StateDir:
         self.measurements_path = root / "measurements.json"
         self.spent_path = root / "spent_tokens"
         self.alive_path = root / "agent_alive"
+        self.comfort_path = root / "comfort.toml"
+        self.wish_path = root / "wish.json"
+        self.status_path = root / "status.json"
+        self.debug_log_path = root / "debug.log"
         self.inputs = files.make_private(root / "inputs")
         # Shards of networks' data: hosts keep them for later runs.
         self.network_data = files.make_private(root / "network-data")
