@@ -41,6 +41,7 @@ from computepool.node.hosting import CannotHost, HostProcesses, prepare_hosting
 from computepool.node.hub_client import HubClient
 from computepool.node.identity import Identity, WrongHub
 from computepool.node.input_cache import InputCache
+from computepool.node.local_status import LocalStatus, RunningHere, make_times, run_status
 from computepool.node.measurements import declare, find_measurements
 from computepool.node.outfit import Wardrobe, split_list
 from computepool.node.packages import PackageCache
@@ -123,9 +124,10 @@ class Agent:
         except (StateDirInUse, OSError) as error:
             journal.error("cannot_start", reason=error)
             return ExitCode.IN_USE if isinstance(error, StateDirInUse) else ExitCode.SETTINGS
+        journal.keep_file(state.debug_log_path)
         # From the first moment on: runners of an earlier agent are waiting for a sign of life.
         touching = asyncio.ensure_future(run_touches(state, self._rhythm))
-        hub = HubClient(self._config.hub_url, agent_version=computepool.__version__)
+        hub = HubClient(self._config.hub_url, agent_version=computepool.__version__, ca_file=self._config.hub_ca_file)
         try:
             return await self._run_with(state, hub)
         except CannotStart as error:
@@ -144,6 +146,7 @@ class Agent:
             touching.cancel()
             await asyncio.gather(touching, return_exceptions=True)
             await hub.close()
+            journal.drop_file()
             state.unlock()
 
     async def _run_with(self, state: StateDir, hub: HubClient) -> int:
@@ -217,18 +220,42 @@ class Agent:
         claiming = asyncio.ensure_future(claim_loop.run())
         beating = asyncio.ensure_future(heartbeat.run())
         leaving = asyncio.ensure_future(self._see_off(holdings))
+        telling = asyncio.ensure_future(
+            run_status(state.status_path, lambda: self._describe(hub, identity, holdings, claim_loop, state))
+        )
         watching = asyncio.ensure_future(watch.run())
-        open_ends = {greeting, claiming, beating, leaving, watching}
+        open_ends = {greeting, claiming, beating, leaving, telling, watching}
         try:
             while claiming in open_ends and leaving in open_ends:
                 ended, open_ends = await asyncio.wait(open_ends, return_when=asyncio.FIRST_COMPLETED)
                 for each in ended:
                     each.result()
         finally:
-            started = (greeting, claiming, beating, leaving, watching)
+            started = (greeting, claiming, beating, leaving, telling, watching)
             for each in started:
                 each.cancel()
             await asyncio.gather(*started, return_exceptions=True)
+
+    def _describe(
+        self, hub: HubClient, identity: Identity, holdings: Holdings, claim_loop: ClaimLoop, state: StateDir
+    ) -> LocalStatus:
+        return LocalStatus(
+            pid=os.getpid(),
+            node_id=identity.node_id,
+            name=self._config.name or socket.gethostname(),
+            hub_url=self._config.hub_url,
+            version=computepool.__version__,
+            owner_words=holdings.owner_words or "",
+            paused_here=holdings.is_paused_here,
+            paused_at_hub=holdings.is_paused,
+            draining=holdings.is_leaving or holdings.is_draining,
+            doubt=claim_loop.doubt or "",
+            running=[RunningHere(id, slot) for id, slot in holdings.list_occupied()],
+            free_slots=list(holdings.free_slots),
+            rules_path=str(self._find_rules_path(state)),
+            log_path=str(state.debug_log_path),
+            **make_times(hub.heard_at),
+        )
 
     async def _greet(self, hub: HubClient, identity: Identity) -> None:
         """Learns the hub's rhythm, and makes sure that it is the hub that this node belongs to."""

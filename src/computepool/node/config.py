@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from collections.abc import Mapping
 from decimal import Decimal
 from enum import Enum
@@ -48,6 +49,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     hub_url: Annotated[
         str, Meta(description="The hub's address, for example https://hub.example.org.", extra={"env": "HUB_URL"})
     ]
+    hub_ca_file: Annotated[
+        str, Meta(description="Certificates of an authority of your own that vouches for the hub, as PEM.")
+    ] = ""
     owner_key: Annotated[str, Meta(description="The owner's API key. Needed once, to enrol; never stored.")] = ""
     name: Annotated[str, Meta(description="The node's name in the owner's list; the machine's name if empty.")] = ""
     state_dir: Annotated[
@@ -159,7 +163,7 @@ def find_state_dir(config: NodeConfig, env: Mapping[str, str]) -> Path:
 
 def find_state_home(env: Mapping[str, str]) -> Path:
     """Where the folders of this user's agents lie."""
-    if os.geteuid() == 0:
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
         return Path("/var/lib/computepool-node")
     return Path(env.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "computepool-node"
 
@@ -195,6 +199,8 @@ def _list_faults(config: NodeConfig) -> list[str]:
         faults.append(f"{PREFIX}SEAT={config.seat!r}: expected {AUTO}, or {FILE_PREFIX}PATH")
     if not re.fullmatch(rf"{RELAY_ALONE}|.*:[0-9]{{1,5}}", config.networks_listen):
         faults.append(f"{PREFIX}NETWORKS_LISTEN={config.networks_listen!r}: expected address:port, or {RELAY_ALONE}")
+    if config.hub_ca_file and (trouble := _find_trouble(config.hub_ca_file)):
+        faults.append(f"{PREFIX}HUB_CA_FILE={config.hub_ca_file!r}: {trouble}")
     if config.networks_roots_file and not Path(config.networks_roots_file).is_file():
         faults.append(f"{PREFIX}NETWORKS_ROOTS_FILE={config.networks_roots_file!r}: there is no such file")
     if not _is_price(config.floor_credits_per_hour):
@@ -203,6 +209,14 @@ def _list_faults(config: NodeConfig) -> list[str]:
             f"from 0 to {CREDITS_MAX:,}, with at most six decimals"
         )
     return faults
+
+
+def _find_trouble(ca_file: str) -> str | None:
+    try:
+        ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        return f"no certificates can be read from it ({error.strerror or error})"
+    return None
 
 
 def _is_price(credits: Decimal) -> bool:

@@ -43,6 +43,10 @@ class Holdings:
         """Everything the hub should believe to be in our hands."""
         return tuple(id for id, held in self._attempts.items() if not (held.is_let_go or held.is_answered))
 
+    def list_occupied(self) -> list[tuple[UUID, str]]:
+        """What is held here, with its slot, whether the hub knows of it or not."""
+        return [(id, held.slot) for id, held in self._attempts.items()]
+
     @property
     def free_slots(self) -> tuple[str, ...]:
         return self._list_free(but=())

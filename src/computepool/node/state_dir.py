@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
-from computepool.node import files
+from computepool.node import files, locks
 
 
 class StateDirInUse(Exception):
@@ -52,9 +51,9 @@ class StateDir:
         self._lock_descriptor: int | None = None
 
     def lock(self) -> None:
-        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locks.lock(descriptor)
         except OSError:
             os.close(descriptor)
             raise StateDirInUse(
