@@ -36,6 +36,7 @@ ABOUT = {
     "networks": "A network cut over processes, killed on the way, beside the same training in one process.",
     "sse": "Dispatch while 1,000 live views are open, beside none; and how soon a change is on a page.",
     "sandbox": "Starting Python behind each sandbox, beside none at all; and every known way out, tried in each.",
+    "agent": "What an idle agent takes of the machine; and how soon that is its owner's again when they sit down.",
     "ledger": "The same lives with money in the books, and without. All the others run without.",
 }
 COMPARE = {">=": operator.ge, "<=": operator.le}

@@ -8,8 +8,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 # What Python on Windows lacks, of what anyone here might use.
 MODULES = ("fcntl", "pwd", "grp", "resource", "termios", "tty", "pty", "syslog")
 FUNCTIONS = (
@@ -36,6 +34,7 @@ for name in {functions!r}:
         delattr(os, name)
 del signal.SIGKILL, signal.SIGHUP
 import importlib
+sys.platform = "win32"
 importlib.import_module({module!r})
 """
 MODULES_OF_OURS = (
@@ -70,7 +69,6 @@ def test_the_agent_imports_without_posix():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", ["computepool.node.sandbox.bubblewrap"])
-def test_a_module_of_linux_alone_does_not(module):
-    """The control: the stand-in takes away what it says."""
-    assert "ModuleNotFoundError" in try_import(module).stderr
+def test_the_stand_in_takes_away_what_it_says():
+    """The control."""
+    assert "ModuleNotFoundError" in try_import("fcntl").stderr

@@ -79,8 +79,9 @@ def diagnose(facts: AttemptFacts) -> str:
     if facts.cpu_seconds <= STILL_CPU_SECONDS:
         waits = f" ({', '.join(facts.waits)})" if facts.waits else ""
         return (
-            f"{told}; it LOOKS HUNG: its {facts.process_count} processes used {facts.cpu_seconds:.2f} s of a processor "
-            f"in {WATCH_SECONDS:.0f} s and wait{waits}. It ends by itself at its wall limit, or by: computepool cancel."
+            f"{told}; it LOOKS HUNG: its {facts.process_count} processes wait{waits} and used "
+            f"{facts.cpu_seconds:.2f} s of a processor in {WATCH_SECONDS:.0f} s. It ends at its wall limit; "
+            "its submitter ends it sooner with computepool cancel."
         )
     return f"{told}; it computes: {facts.cpu_seconds / WATCH_SECONDS:.0%} of a processor."
 
