@@ -35,7 +35,8 @@ def bundle(name: str | None, state_dir: str | None, out: Path | None) -> None:
 
     agent = find_agent(name, state_dir)
     hub_url = agent.status.hub_url if agent.status is not None else ""
-    found = asyncio.run(examine(state_dir=agent.folder, hub_url=hub_url, measure=False))
+    ca_file = os.environ.get(f"{PREFIX}HUB_CA_FILE", "")
+    found = asyncio.run(examine(state_dir=agent.folder, hub_url=hub_url, ca_file=ca_file, measure=False))
     extra = {
         "doctor.json": msgspec.json.format(msgspec.json.encode(found)).decode(),
         "settings.json": json.dumps(describe_settings(os.environ, prefix=PREFIX), indent=1),

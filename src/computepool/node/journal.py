@@ -6,8 +6,10 @@ Refuses to write secrets: callers name fields one by one, and nothing is dumped 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -33,12 +35,11 @@ def keep_file(path: Path) -> None:
     """From now on every line goes to this file too, whatever the level; it never grows beyond its size."""
     drop_file()
     try:
-        kept = RotatingFileHandler(path, maxBytes=FILE_BYTES_MAX, backupCount=1, encoding="utf-8", errors="replace")
+        kept = _PrivateFile(path, maxBytes=FILE_BYTES_MAX, backupCount=1, encoding="utf-8", errors="replace")
     except OSError as problem:
         warning("no_debug_log", reason=problem)
         return
     kept.setFormatter(_make_form())
-    path.chmod(0o600)
     _kept.append(kept)
     _LOG.addHandler(kept)
     _LOG.setLevel(logging.DEBUG)
@@ -50,6 +51,13 @@ def drop_file() -> None:
         _LOG.removeHandler(kept)
         kept.close()
         _LOG.setLevel(logging.NOTSET)
+
+
+class _PrivateFile(RotatingFileHandler):
+    def _open(self) -> TextIOWrapper:
+        file = super()._open()
+        os.chmod(self.baseFilename, 0o600)
+        return file
 
 
 def _make_form() -> logging.Formatter:
