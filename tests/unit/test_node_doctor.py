@@ -103,7 +103,7 @@ def test_measured_speeds_are_declared_and_missing_ones_are_not():
 async def test_a_played_machine_is_examined_without_a_hub(tmp_path):
     found = await examine(state_dir=tmp_path / "not" / "yet", profile=get_profile_path("rtx-3060"), probe=False)
     assert found.ready
-    assert {each.topic for each in found.findings} == {"machine", "gpu", "region", "disk"}
+    assert {each.topic for each in found.findings} == {"machine", "gpu", "region", "disk", "seat"}
     assert found.speeds == []
 
 
