@@ -106,14 +106,15 @@ def come_back(agent: AgentProcess, chair: Chair, hub: HubProcess, returns: int) 
     chance = random.Random(1)
     taken: list[float | None] = []
     with Client(hub_url=hub.url, key=sign_up(hub.url, "submitter").key) as client:
-        job = client.submit(script=JOB, slices=SLOTS, wall_seconds=3600)
         for _ in range(returns):
+            # A new one each time: a slice does not come back at once to the machine that it had to leave.
+            job = client.submit(script=JOB, slices=SLOTS, wall_seconds=3600)
             wait_for_jobs(agent, SLOTS)
             time.sleep(chance.uniform(0, 1))
             chair.sit_down()
             taken.append(measure_freeing(agent, seconds_max=GIVE_UP_SECONDS))
+            job.cancel()
             chair.leave()
-        job.cancel()
     return taken
 
 
