@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             figures = measure(report, hub, folder, returns=returns, idle_seconds=idle_seconds)
         finally:
-            hub.kill()
+            hub.stop()
     report.finish(figures)
     return 0
 

@@ -233,6 +233,14 @@ def test_input_devices_tell_that_something_moved_and_keep_nothing_of_it(tmp_path
         os.close(keyboard)
 
 
+def test_an_x_server_beside_wayland_is_not_believed():
+    """It hears only what is typed into old programs: its owner would look absent while they type."""
+    for env in ({"WAYLAND_DISPLAY": "wayland-0"}, {"XDG_SESSION_TYPE": "wayland"}):
+        reader = linux.LinuxReader({"DISPLAY": ":0", **env})
+        assert reader._find_screen_idle() is None
+        assert "Wayland" in reader._no_screen
+
+
 def test_cookies_of_x_servers_are_found_by_display_and_torn_files_do_no_harm():
     def entry(*pieces: bytes) -> bytes:
         return struct.pack(">H", 256) + b"".join(struct.pack(">H", len(each)) + each for each in pieces)

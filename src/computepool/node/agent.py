@@ -187,11 +187,14 @@ class Agent:
             adopted=len(holdings.running),
             state_dir=state.root,
         )
-        if self._config.measure and not detected.synthetic and not holdings.running:
+        watch = Watch(self._list_sources(state), holdings, drain=self.leave)
+        await watch.begin()
+        # A proof takes seconds of every card: not while the owner is there. The next start tries again.
+        if self._config.measure and not detected.synthetic and not holdings.running and watch.verdict.lends:
             await prove_slots(hub, detected)
         limits = await asyncio.to_thread(self._limit_power, rules)
         try:
-            await self._work(hub, identity, holdings, state)
+            await self._work(hub, identity, holdings, state, watch)
         except NodeRemoved:
             holdings.stop_all(Cause.CANCELLED)
             await holdings.wait_until_empty(self._config.stop_grace_seconds + LAST_WORDS_SECONDS)
@@ -202,12 +205,12 @@ class Agent:
         journal.info("agent_ended", node_id=identity.node_id)
         return ExitCode.DONE
 
-    async def _work(self, hub: HubClient, identity: Identity, holdings: Holdings, state: StateDir) -> None:
+    async def _work(
+        self, hub: HubClient, identity: Identity, holdings: Holdings, state: StateDir, watch: Watch
+    ) -> None:
         """Returns when the node is drained, or when the time for draining is over."""
         greeting = asyncio.ensure_future(self._greet(hub, identity))
         await asyncio.wait({greeting}, timeout=GREETING_SECONDS)
-        watch = Watch(self._list_sources(state), holdings, drain=self.leave)
-        await watch.begin()
         claim_loop = ClaimLoop(
             hub,
             holdings,

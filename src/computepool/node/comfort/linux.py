@@ -62,6 +62,10 @@ class LinuxReader:
         if not display:
             self._no_screen = "DISPLAY is not set"
             return None
+        if self._env.get("WAYLAND_DISPLAY") or self._env.get("XDG_SESSION_TYPE") == "wayland":
+            # An X server is there too, but it hears only what is typed into old programs.
+            self._no_screen = "the desktop is Wayland's"
+            return None
         try:
             if self._screen is None:
                 if clock.seconds() - self._screen_tried_at < RETRY_SCREEN_SECONDS:

@@ -15,6 +15,7 @@ ANSWER_SECONDS = 1.0
 SETUP_BYTES_MAX = 1 << 20
 COOKIE = b"MIT-MAGIC-COOKIE-1"
 EXTENSION = b"MIT-SCREEN-SAVER"
+WAYLAND_EXTENSION = b"XWAYLAND"
 _QUERY_EXTENSION = 98
 _QUERY_INFO = 1
 _REPLY, _ERROR = 1, 0
@@ -32,7 +33,13 @@ class Screen:
         try:
             self._link.settimeout(ANSWER_SECONDS)
             self._root = self._set_up(cookie)
-            self._opcode = self._find_extension()
+            # A server for old programs under Wayland hears only what is typed into those.
+            if self._find_extension(WAYLAND_EXTENSION) is not None:
+                raise NoScreen(f"the X server at {display} is a guest of Wayland and does not hear everything")
+            opcode = self._find_extension(EXTENSION)
+            if opcode is None:
+                raise NoScreen(f"the X server at {display} keeps no time of input")
+            self._opcode = opcode
         except (OSError, struct.error) as error:
             self.close()
             raise NoScreen(f"the X server at {display} does not answer: {error}") from None
@@ -65,13 +72,12 @@ class Screen:
         # The first screen follows the vendor's name and the list of picture formats, eight bytes each.
         return int(struct.unpack_from("<I", body, 32 + vendor_length + -vendor_length % 4 + 8 * format_count)[0])
 
-    def _find_extension(self) -> int:
-        length = 2 + (len(EXTENSION) + 3) // 4
-        self._link.sendall(struct.pack("<BxHHxx", _QUERY_EXTENSION, length, len(EXTENSION)) + _pad(EXTENSION))
+    def _find_extension(self, name: bytes) -> int | None:
+        """Its number in requests."""
+        length = 2 + (len(name) + 3) // 4
+        self._link.sendall(struct.pack("<BxHHxx", _QUERY_EXTENSION, length, len(name)) + _pad(name))
         reply = self._read_reply()
-        if not reply[8]:
-            raise NoScreen("the X server keeps no time of input")
-        return reply[9]
+        return reply[9] if reply[8] else None
 
     def _read_reply(self) -> bytes:
         """The next answer; events in between are thrown away."""
