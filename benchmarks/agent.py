@@ -2,7 +2,7 @@
 
     python -m benchmarks.agent [--returns N] [--idle-seconds S] [--quick] [--out FILE]
 
-A real hub, a real agent with comfort rules, real sandboxes. While it idles the agent looks at a played seat once a
+A real hub, a real agent with comfort rules, real sandboxes. While it idles the agent looks at a played seat twice a
 second, as it would at a real one. Returns come at random moments with two jobs running: one ends when it is asked to,
 one has to be made to. Freed means that no runner and no job is left. Runs as root: agents then make control groups.
 """

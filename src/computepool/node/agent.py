@@ -189,25 +189,28 @@ class Agent:
         )
         watch = Watch(self._list_sources(state), holdings, drain=self.leave)
         await watch.begin()
-        # A proof takes seconds of every card: not while the owner is there. The next start tries again.
-        if self._config.measure and not detected.synthetic and not holdings.running and watch.verdict.lends:
-            await prove_slots(hub, detected)
-        limits = await asyncio.to_thread(self._limit_power, rules)
+        # From here on and whatever else waits: adopted jobs run already.
+        watching = asyncio.ensure_future(watch.run())
+        limits: list[PowerLimit] = []
         try:
-            await self._work(hub, identity, holdings, state, watch)
+            # A proof takes seconds of every card: not while the owner is there. The next start tries again.
+            if self._config.measure and not detected.synthetic and not holdings.running and watch.verdict.lends:
+                await prove_slots(hub, detected)
+            limits = await asyncio.to_thread(self._limit_power, rules)
+            await self._work(hub, identity, holdings, state)
         except NodeRemoved:
             holdings.stop_all(Cause.CANCELLED)
             await holdings.wait_until_empty(self._config.stop_grace_seconds + LAST_WORDS_SECONDS)
             raise
         finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
             await holdings.abandon()
             await asyncio.to_thread(restore_power, Sight(), limits)
         journal.info("agent_ended", node_id=identity.node_id)
         return ExitCode.DONE
 
-    async def _work(
-        self, hub: HubClient, identity: Identity, holdings: Holdings, state: StateDir, watch: Watch
-    ) -> None:
+    async def _work(self, hub: HubClient, identity: Identity, holdings: Holdings, state: StateDir) -> None:
         """Returns when the node is drained, or when the time for draining is over."""
         greeting = asyncio.ensure_future(self._greet(hub, identity))
         await asyncio.wait({greeting}, timeout=GREETING_SECONDS)
@@ -226,15 +229,14 @@ class Agent:
         telling = asyncio.ensure_future(
             run_status(state.status_path, lambda: self._describe(hub, identity, holdings, claim_loop, state))
         )
-        watching = asyncio.ensure_future(watch.run())
-        open_ends = {greeting, claiming, beating, leaving, telling, watching}
+        open_ends = {greeting, claiming, beating, leaving, telling}
         try:
             while claiming in open_ends and leaving in open_ends:
                 ended, open_ends = await asyncio.wait(open_ends, return_when=asyncio.FIRST_COMPLETED)
                 for each in ended:
                     each.result()
         finally:
-            started = (greeting, claiming, beating, leaving, telling, watching)
+            started = (greeting, claiming, beating, leaving, telling)
             for each in started:
                 each.cancel()
             await asyncio.gather(*started, return_exceptions=True)
