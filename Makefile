@@ -115,7 +115,7 @@ test/web: setup web ## The dashboard in a real browser, against a real hub with 
 test/pgbouncer: setup ## Every test that uses a database, through PgBouncer in transaction mode
 	@TEST_POOLER=pgbouncer $(BIN)/pytest tests/migration tests/integration tests/acceptance $(ARGS)
 
-BENCHMARKS := lifecycle latency match depth fleet hubs ledger networks sse sandbox web
+BENCHMARKS := lifecycle latency match depth fleet hubs ledger networks sse sandbox agent web
 .PHONY: $(BENCHMARKS:%=bench/%) bench/all bench/page
 bench/match: setup ## Choosing the best of 500 to 100,000 slots, against a plain loop
 	@$(BIN)/python -m benchmarks.match $(ARGS)
@@ -137,6 +137,8 @@ bench/sse: setup ## Live views: dispatch with 1,000 viewers against none, and ho
 	@$(BIN)/python -m benchmarks.sse $(ARGS)
 bench/sandbox: setup ## Starting Python behind each sandbox, and every known way out tried in each (root)
 	@$(BIN)/python -m benchmarks.sandbox $(ARGS)
+bench/agent: setup ## What an idle agent takes, and how soon the machine is its owner's again, 50 times (root)
+	@$(BIN)/python -m benchmarks.agent $(ARGS)
 bench/web: setup web ## The dashboard: weight of the first page, frames a second with 10,000 nodes, what axe finds
 	@$(BIN)/python -m benchmarks.web $(ARGS)
 bench/all: setup ## All of them one after the other (40 minutes), then the page docs/reference/performance.md

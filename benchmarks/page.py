@@ -37,6 +37,7 @@ ABOUT = {
     "sse": "Dispatch while 1,000 live views are open, beside none; and how soon a change is on a page.",
     "sandbox": "Starting Python behind each sandbox, beside none at all; and every known way out, tried in each.",
     "web": "The dashboard in a real browser: its first page, and the map with 10,000 nodes.",
+    "agent": "What an idle agent takes of the machine; and how soon that is its owner's again when they sit down.",
     "ledger": "The same lives with money in the books, and without. All the others run without.",
 }
 COMPARE = {">=": operator.ge, "<=": operator.le}

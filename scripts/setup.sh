@@ -8,12 +8,12 @@ venv="$1"
 fail() { printf '\nsetup: %s\n' "$1" >&2; exit 1; }
 
 # command -> Debian package. bubblewrap and the rest are the sandbox's; /usr/bin/python3 runs the jobs in it. The tests
-# put PgBouncer before their database, run the sandbox suite on every container engine, and open the dashboard, which
-# Node builds, in Chromium.
+# put PgBouncer before their database, run the sandbox suite on every container engine, open the dashboard, which Node
+# builds, in Chromium, and sit down at a screen that nobody sees.
 declare -A needed=(
   [bwrap]=bubblewrap [setpriv]=util-linux [mount]=mount [mkfs.ext4]=e2fsprogs [losetup]=mount [/usr/bin/python3]=python3-minimal
   [pgbouncer]=pgbouncer [podman]=podman [runc]=runc [catatonit]=catatonit [dockerd]=docker.io [tini]=tini [runsc]=runsc
-  [chromium]=chromium [node]=nodejs [npm]=npm
+  [chromium]=chromium [node]=nodejs [npm]=npm [Xvfb]=xvfb [xdotool]=xdotool
 )
 missing=()
 for command in "${!needed[@]}"; do

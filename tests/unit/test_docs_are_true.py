@@ -109,14 +109,24 @@ def _is_understood(words: list[str]) -> bool:
     """Whether the command exists, and each option before a bare `--`."""
     command: click.Command | None = cli
     options = {"-h", "--help"}
+    # A group may have options of its own, and their values name no command.
+    is_value = False
     for word in words[: words.index("--")] if "--" in words else words:
-        if isinstance(command, click.Group) and not word.startswith("-"):
+        if is_value:
+            is_value = False
+        elif isinstance(command, click.Group) and not word.startswith("-"):
             command = command.get_command(click.Context(command), word)
             if command is None:
                 return False
             options |= {name for each in command.params for name in each.opts}
-        elif word.startswith("-") and word.partition("=")[0] not in options:
-            return False
+        elif word.startswith("-"):
+            if word.partition("=")[0] not in options:
+                return False
+            if isinstance(command, click.Group) and "=" not in word:
+                is_value = any(
+                    word in each.opts and isinstance(each, click.Option) and not each.is_flag
+                    for each in command.params
+                )
     return True
 
 

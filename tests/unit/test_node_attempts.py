@@ -367,6 +367,49 @@ async def test_work_that_arrives_while_leaving_is_handed_back(tmp_path: Path, li
     await world.close()
 
 
+async def test_the_owners_return_ends_jobs_and_keeps_new_work_away_until_they_leave(
+    tmp_path: Path, line: Line, runners: Runners
+) -> None:
+    world = World(tmp_path, line)
+    world.holdings.accept(world.assign(slot="cpu:0"))
+    await spawned(runners)
+    world.holdings.changed.clear()
+    world.holdings.make_way("You are here.", grace_seconds=1.0)
+    assert world.holdings.changed.is_set()
+    assert world.holdings.free_slots == ()
+    await world.settle()
+    assert runners.stops == ["owner_returned"]
+    assert line.told["cause"] == "owner_returned"
+    world.holdings.accept(world.assign(slot="cpu:1"))
+    await world.settle()
+    assert [each["cause"] for each in line.completions] == ["owner_returned"] * 2
+    assert len(runners.requests) == 1
+    world.holdings.take_up()
+    assert world.holdings.free_slots == ("cpu:0", "cpu:1")
+    await world.close()
+
+
+async def test_an_owner_who_returns_does_not_wait_for_a_download(
+    tmp_path: Path, line: Line, runners: Runners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, line)
+    began = asyncio.Event()
+
+    async def download(*_: object) -> Path:
+        began.set()
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+    monkeypatch.setattr(world.around.cache, "fetch", download)
+    world.holdings.accept(world.assign(files=(InputFile(path="a", sha256="0" * 64, size_bytes=5),)))
+    await asyncio.wait_for(began.wait(), 5)
+    world.holdings.make_way("You are here.", grace_seconds=1.0)
+    await world.settle()
+    assert line.told["cause"] == "owner_returned"
+    assert runners.requests == {}
+    await world.close()
+
+
 async def test_work_for_a_slot_that_is_busy_or_unknown_is_handed_back(
     tmp_path: Path, line: Line, runners: Runners
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -11,14 +12,25 @@ from click.testing import CliRunner
 from computepool.cli.doctor import command
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.node import doctor, self_check
+from computepool.node.comfort.port import Seat
 from computepool.node.doctor import Examination, examine
 from computepool.node.hardware.detect import Detected
 from computepool.node.hardware.measured import Measured
 from computepool.node.hardware.port import Remark
 from computepool.node.hardware.profiles import get_profile_path
+from computepool.node.local_status import LocalAgent, LocalStatus
 from computepool.node.measurements import Device, Measurements, declare
 from computepool.node.sandbox.port import Report
-from computepool.node.self_check import Grade, check_cards, check_clock, check_disk, check_sandboxes, find_doubt
+from computepool.node.self_check import (
+    Grade,
+    check_agent,
+    check_cards,
+    check_clock,
+    check_disk,
+    check_sandboxes,
+    check_seat,
+    find_doubt,
+)
 from computepool.wire.nodes import Gpu, Hardware
 
 CARD = Gpu(name="NVIDIA GeForce RTX 4090", vram_bytes=24 << 30, driver="550", runtime="CUDA 12.4")
@@ -91,7 +103,7 @@ def test_measured_speeds_are_declared_and_missing_ones_are_not():
 async def test_a_played_machine_is_examined_without_a_hub(tmp_path):
     found = await examine(state_dir=tmp_path / "not" / "yet", profile=get_profile_path("rtx-3060"), probe=False)
     assert found.ready
-    assert {each.topic for each in found.findings} == {"machine", "gpu", "region", "disk"}
+    assert {each.topic for each in found.findings} == {"machine", "gpu", "region", "disk", "seat"}
     assert found.speeds == []
 
 
@@ -127,3 +139,26 @@ def test_the_command_fails_when_no_work_would_be_taken(monkeypatch):
     shown = CliRunner().invoke(command, ["--profile", "cpu-only", "--fast"], standalone_mode=False)
     assert shown.return_value == 1
     assert "-> Free some" in shown.output
+
+
+def test_the_doctor_says_how_the_owner_is_seen_and_what_their_agent_does(tmp_path):
+    seen = check_seat(Seat(12.0, "by the X server"))
+    assert (seen.grade, "by the X server" in seen.words) == (Grade.FINE, True)
+    assert check_seat(Seat(None, "DISPLAY is not set")).grade is Grade.NOTE
+    status = LocalStatus(
+        pid=1,
+        node_id=uuid4(),
+        name="attic",
+        hub_url="h",
+        version="1",
+        owner_words="You are here.",
+        rules_path=str(tmp_path / "comfort.toml"),
+    )
+    agent = LocalAgent(tmp_path, status, True)
+    told = check_agent(agent, now_seconds=1.0)
+    assert told.grade is Grade.NOTE
+    assert "You are here." in told.words
+    (tmp_path / "comfort.toml").write_text("idle_minuts = 3")
+    refused = check_agent(agent, now_seconds=1.0)
+    assert refused.grade is Grade.TROUBLE
+    assert "idle_minuts" in refused.words

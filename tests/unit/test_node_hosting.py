@@ -124,7 +124,18 @@ async def test_a_host_that_does_not_listen_is_ended_by_force_within_two_seconds(
     at.world.holdings.leave()
     await at.world.settle()
     assert not is_running(pid)
-    assert 1.5 < time.monotonic() - began < 4.0
+    assert 1.0 < time.monotonic() - began < 4.0
+    await at.world.close()
+
+
+async def test_a_host_leaves_when_the_owner_returns(tmp_path, monkeypatch):
+    at = HostWorld(tmp_path, monkeypatch, program=STUBBORN)
+    at.give_seat()
+    pid, _ = await at.read_host()
+    at.world.holdings.make_way("You are here.", grace_seconds=1.0)
+    await at.world.settle()
+    assert not is_running(pid)
+    assert at.line.told["cause"] == Cause.OWNER_RETURNED.value
     await at.world.close()
 
 

@@ -38,7 +38,15 @@ def command(hub_url: str | None, state_dir: str | None, profile: str | None, fas
     except UnknownProfile as error:
         raise click.UsageError(str(error)) from None
     folder = Path(state_dir).expanduser().absolute() if state_dir else find_state_home(os.environ)
-    found = asyncio.run(examine(state_dir=folder, hub_url=_find_hub(hub_url), profile=played, measure=not fast))
+    found = asyncio.run(
+        examine(
+            state_dir=folder,
+            hub_url=_find_hub(hub_url),
+            ca_file=os.environ.get("COMPUTEPOOL_NODE_HUB_CA_FILE", ""),
+            profile=played,
+            measure=not fast,
+        )
+    )
     print_json(found) if as_json else _show(found)
     return 0 if found.ready else 1
 

@@ -30,8 +30,9 @@ _COMMANDS = {
     "cancel": ("computepool.cli.cancel", "Stop a job, queued or running."),
     "net": ("computepool.cli.net", "Neural networks over many machines: create, plan, train, watch, export."),
     "nodes": ("computepool.cli.nodes", "List the machines you lend; drain, pause, resume, price or remove one."),
-    "node": ("computepool.cli.node", "Lend this machine: run the agent."),
+    "node": ("computepool.cli.node", "Lend this machine: run the agent; status, pause, resume, drain, install."),
     "doctor": ("computepool.cli.doctor", "Say what of this machine could be lent, what is missing, and the fix."),
+    "debug": ("computepool.cli.debug", "Pack what tells what is wrong with the agent here, without secrets."),
     "earnings": ("computepool.cli.earnings", "What a machine would earn if you lent it, and at which floor."),
     "credits": (
         "computepool.cli.credits",

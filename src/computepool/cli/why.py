@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import click
 
@@ -75,13 +76,28 @@ def command(
     if node is not None:
         from computepool.cli.nodes import find_node
 
-        idle = client.why_node(node_id=find_node(client, node).id)
-        print_json(idle) if as_json else _print(describe_node(idle))
+        node_id = find_node(client, node).id
+        idle = client.why_node(node_id=node_id)
+        print_json(idle) if as_json else _print([*_describe_here(node_id), *describe_node(idle)])
     elif job is not None:
         from computepool.cli.job_names import find_job
 
         found = find_job(client, job).why(slice=index)
         print_json(found) if as_json else _print(describe_job(found))
+
+
+def _describe_here(node_id: UUID) -> list[str]:
+    """What the agent itself says, if it runs on this very machine: the hub does not know who sits there."""
+    import os
+
+    from computepool import clock
+    from computepool.node.config import find_state_home
+    from computepool.node.local_status import describe, find_node_here
+
+    agent = find_node_here(find_state_home(os.environ), node_id)
+    if agent is None:
+        return []
+    return [*describe(agent, now_seconds=clock.unix_seconds()), "At the hub:"]
 
 
 def _explain_payment(

@@ -26,9 +26,14 @@ from computepool.node import journal, patience
 from computepool.node.adoption import list_left_behind
 from computepool.node.attempts import Surroundings
 from computepool.node.claim_loop import ClaimLoop
+from computepool.node.comfort.graphics import PowerLimit, limit_power, restore_power
+from computepool.node.comfort.readers import get_reader
+from computepool.node.comfort.rules import InvalidRules, Rules
+from computepool.node.comfort.watch import Sources, Watch, read_rules
 from computepool.node.config import NodeConfig, find_state_dir
 from computepool.node.hardware.cpu import UnreadableMachine
 from computepool.node.hardware.detect import Detected, Lending, detect
+from computepool.node.hardware.port import Sight
 from computepool.node.hardware.profiles import UnknownProfile, get_profile_path
 from computepool.node.heartbeat import Heartbeat, Rhythm, run_touches
 from computepool.node.holdings import Holdings
@@ -36,6 +41,7 @@ from computepool.node.hosting import CannotHost, HostProcesses, prepare_hosting
 from computepool.node.hub_client import HubClient
 from computepool.node.identity import Identity, WrongHub
 from computepool.node.input_cache import InputCache
+from computepool.node.local_status import LocalStatus, RunningHere, make_times, run_status
 from computepool.node.measurements import declare, find_measurements
 from computepool.node.outfit import Wardrobe, split_list
 from computepool.node.packages import PackageCache
@@ -118,9 +124,10 @@ class Agent:
         except (StateDirInUse, OSError) as error:
             journal.error("cannot_start", reason=error)
             return ExitCode.IN_USE if isinstance(error, StateDirInUse) else ExitCode.SETTINGS
+        journal.keep_file(state.debug_log_path)
         # From the first moment on: runners of an earlier agent are waiting for a sign of life.
         touching = asyncio.ensure_future(run_touches(state, self._rhythm))
-        hub = HubClient(self._config.hub_url, agent_version=computepool.__version__)
+        hub = HubClient(self._config.hub_url, agent_version=computepool.__version__, ca_file=self._config.hub_ca_file)
         try:
             return await self._run_with(state, hub)
         except CannotStart as error:
@@ -139,12 +146,14 @@ class Agent:
             touching.cancel()
             await asyncio.gather(touching, return_exceptions=True)
             await hub.close()
+            journal.drop_file()
             state.unlock()
 
     async def _run_with(self, state: StateDir, hub: HubClient) -> int:
+        rules = self._read_rules(state)
         walls = await self._find_walls(state)
         isolation = walls.level
-        detected = await asyncio.to_thread(self._detect, state)
+        detected = await asyncio.to_thread(self._detect, state, rules)
         if self._config.measure and not detected.synthetic:
             detected = declare(detected, await find_measurements(state, detected))
         identity = await asyncio.to_thread(Identity, state)
@@ -178,16 +187,26 @@ class Agent:
             adopted=len(holdings.running),
             state_dir=state.root,
         )
-        if self._config.measure and not detected.synthetic and not holdings.running:
-            await prove_slots(hub, detected)
+        watch = Watch(self._list_sources(state), holdings, drain=self.leave)
+        await watch.begin()
+        # From here on and whatever else waits: adopted jobs run already.
+        watching = asyncio.ensure_future(watch.run())
+        limits: list[PowerLimit] = []
         try:
+            # A proof takes seconds of every card: not while the owner is there. The next start tries again.
+            if self._config.measure and not detected.synthetic and not holdings.running and watch.verdict.lends:
+                await prove_slots(hub, detected)
+            limits = await asyncio.to_thread(self._limit_power, rules)
             await self._work(hub, identity, holdings, state)
         except NodeRemoved:
             holdings.stop_all(Cause.CANCELLED)
             await holdings.wait_until_empty(self._config.stop_grace_seconds + LAST_WORDS_SECONDS)
             raise
         finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
             await holdings.abandon()
+            await asyncio.to_thread(restore_power, Sight(), limits)
         journal.info("agent_ended", node_id=identity.node_id)
         return ExitCode.DONE
 
@@ -207,16 +226,41 @@ class Agent:
         claiming = asyncio.ensure_future(claim_loop.run())
         beating = asyncio.ensure_future(heartbeat.run())
         leaving = asyncio.ensure_future(self._see_off(holdings))
-        open_ends = {greeting, claiming, beating, leaving}
+        telling = asyncio.ensure_future(
+            run_status(state.status_path, lambda: self._describe(hub, identity, holdings, claim_loop, state))
+        )
+        open_ends = {greeting, claiming, beating, leaving, telling}
         try:
             while claiming in open_ends and leaving in open_ends:
                 ended, open_ends = await asyncio.wait(open_ends, return_when=asyncio.FIRST_COMPLETED)
                 for each in ended:
                     each.result()
         finally:
-            for each in (greeting, claiming, beating, leaving):
+            started = (greeting, claiming, beating, leaving, telling)
+            for each in started:
                 each.cancel()
-            await asyncio.gather(greeting, claiming, beating, leaving, return_exceptions=True)
+            await asyncio.gather(*started, return_exceptions=True)
+
+    def _describe(
+        self, hub: HubClient, identity: Identity, holdings: Holdings, claim_loop: ClaimLoop, state: StateDir
+    ) -> LocalStatus:
+        return LocalStatus(
+            pid=os.getpid(),
+            node_id=identity.node_id,
+            name=self._config.name or socket.gethostname(),
+            hub_url=self._config.hub_url,
+            version=computepool.__version__,
+            owner_words=holdings.owner_words or "",
+            paused_here=holdings.is_paused_here,
+            paused_at_hub=holdings.is_paused,
+            draining=holdings.is_leaving or holdings.is_draining,
+            doubt=claim_loop.doubt or "",
+            running=[RunningHere(id, slot) for id, slot in holdings.list_occupied()],
+            free_slots=list(holdings.free_slots),
+            rules_path=str(self._find_rules_path(state)),
+            log_path=str(state.debug_log_path),
+            **make_times(hub.heard_at),
+        )
 
     async def _greet(self, hub: HubClient, identity: Identity) -> None:
         """Learns the hub's rhythm, and makes sure that it is the hub that this node belongs to."""
@@ -232,6 +276,30 @@ class Agent:
         journal.info("drain_time_is_over", attempts=len(holdings.running))
         holdings.hurry_all(Cause.OWNER_RETURNED)
         await holdings.wait_until_empty(self._config.stop_grace_seconds + LAST_WORDS_SECONDS)
+
+    def _find_rules_path(self, state: StateDir) -> Path:
+        return Path(self._config.comfort_file).expanduser() if self._config.comfort_file else state.comfort_path
+
+    def _read_rules(self, state: StateDir) -> Rules:
+        try:
+            return read_rules(self._find_rules_path(state))
+        except InvalidRules as error:
+            raise CannotStart(ExitCode.SETTINGS, f"{self._find_rules_path(state)}: {error}") from None
+
+    def _list_sources(self, state: StateDir) -> Sources:
+        return Sources(
+            reader=get_reader(self._config.seat, self._env),
+            rules_path=self._find_rules_path(state),
+            wish_path=state.wish_path,
+        )
+
+    def _limit_power(self, rules: Rules) -> list[PowerLimit]:
+        if not rules.gpu_watts_max:
+            return []
+        changed, troubles = limit_power(Sight(), rules.gpu_watts_max)
+        for trouble in troubles:
+            journal.warning("power_not_limited", reason=trouble)
+        return changed
 
     async def _find_walls(self, state: StateDir) -> Walls:
         try:
@@ -249,13 +317,14 @@ class Agent:
             has_devices=not detected.synthetic,
         )
 
-    def _detect(self, state: StateDir) -> Detected:
+    def _detect(self, state: StateDir, rules: Rules) -> Detected:
         config = self._config
         lending = Lending(
             cpu_slots=config.cpu_slots,
             cores_max=config.cores_max,
             ram_bytes_max=config.ram_bytes_max,
             disk_bytes_max=config.disk_bytes_max,
+            cpu_percent_max=rules.cpu_percent_max,
         )
         try:
             profile: Path | None = get_profile_path(config.profile) if config.profile else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -110,6 +111,8 @@ class HeldAttempt:
         self._stop_asked = asyncio.Event()
         self._stop_cause = Cause.CANCELLED
         self._hurry_cause: Cause | None = None
+        self._hurry_grace = around.config.stop_grace_seconds
+        self._hurried = asyncio.Event()
         self._is_leaving = False
         self._is_host = False
         # Set when a running attempt is worth a look before its time.
@@ -123,9 +126,14 @@ class HeldAttempt:
             self._stop_cause = cause
             self._stop_asked.set()
 
-    def hurry(self, cause: Cause) -> None:
-        """Ends the job early and reports it all the same."""
+    def hurry(self, cause: Cause, *, grace_seconds: float | None = None) -> None:
+        """Ends the job early and reports it all the same. May be repeated; a shorter grace counts."""
+        if self._hurry_cause is not None and (grace_seconds is None or grace_seconds >= self._hurry_grace):
+            return
         self._hurry_cause = cause
+        if grace_seconds is not None:
+            self._hurry_grace = min(grace_seconds, self._hurry_grace)
+        self._hurried.set()
         self._nudge.set()
 
     def leave(self) -> None:
@@ -183,7 +191,7 @@ class HeldAttempt:
                 order = self._verify()
                 if isinstance(order.host, HostOrder):
                     return await self._host(order, order.host)
-                await self._start(order)
+                await self._start_unless_hurried(order)
             except Refused as refusal:
                 return refusal.ending
         shipping = asyncio.ensure_future(self._shipper.run())
@@ -218,6 +226,23 @@ class HeldAttempt:
             await slot_is_free.wait()
         if self._hurry_cause is not None:
             raise Refused(self._hurry_cause, "the node ended before the job began")
+
+    async def _start_unless_hurried(self, order: RunOrder) -> None:
+        """Fetching may take hours, and an owner who comes back does not wait for it. Raises Refused."""
+        starting = asyncio.ensure_future(self._start(order))
+        hurrying = asyncio.ensure_future(self._hurried.wait())
+        try:
+            await asyncio.wait({starting, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hurrying.cancel()
+            if not starting.done():
+                starting.cancel()
+            await asyncio.gather(starting, hurrying, return_exceptions=True)
+        if not starting.cancelled():
+            starting.result()
+        elif not await asyncio.to_thread(self._has_runner):
+            # One that began in the same moment is ended as any other.
+            raise Refused(self._hurry_cause or Cause.OWNER_RETURNED, "the owner came back before the job began")
 
     async def _start(self, order: RunOrder) -> None:
         inputs = await self._fetch_inputs(order)
@@ -299,7 +324,7 @@ class HeldAttempt:
     async def _watch(self) -> Status:
         if self._adopted:
             self._pin_again()
-        asked = False
+        grace_asked = math.inf
         while True:
             status = await asyncio.to_thread(handle.read_status, self._folder.run_path)
             if status.state in (FINISHED, VANISHED):
@@ -311,9 +336,9 @@ class HeldAttempt:
                     run_seconds=status.run_seconds,
                 )
                 return status
-            if self._hurry_cause is not None and not asked:
-                asked = True
-                await finish_in_thread(partial(self._request_stop, self._hurry_cause))
+            if self._hurry_cause is not None and self._hurry_grace < grace_asked:
+                grace_asked = self._hurry_grace
+                await finish_in_thread(partial(self._request_stop, self._hurry_cause, grace_asked))
             await wait_for_end(status.runner_pid, or_event=self._nudge, seconds_max=LOOK_SECONDS)
 
     async def _make_completion(self, ending: Ending) -> Completion:
@@ -375,22 +400,26 @@ class HeldAttempt:
     async def _end_runner(self, cause: Cause) -> None:
         if not await asyncio.to_thread(self._has_runner):
             return
-        await finish_in_thread(partial(self._request_stop, cause))
+        grace_asked = self._hurry_grace
+        await finish_in_thread(partial(self._request_stop, cause, grace_asked))
         deadline = clock.seconds() + self._around.config.stop_grace_seconds + LET_GO_SECONDS
         while clock.seconds() < deadline:
             status = await asyncio.to_thread(handle.read_status, self._folder.run_path)
             if status.state in (FINISHED, VANISHED):
                 return
+            if self._hurry_grace < grace_asked:
+                grace_asked = self._hurry_grace
+                await finish_in_thread(partial(self._request_stop, cause, grace_asked))
             await wait_for_end(status.runner_pid, or_event=self._nudge, seconds_max=LOOK_SECONDS)
         journal.error("runner_does_not_end", attempt_id=self.id)
 
     def _has_runner(self) -> bool:
         return handle.read_status(self._folder.run_path).state not in (FINISHED, VANISHED)
 
-    def _request_stop(self, cause: Cause) -> None:
+    def _request_stop(self, cause: Cause, grace_seconds: float) -> None:
         # A runner knows fewer reasons than the hub; for a job that nobody waits for they are all one.
         known = cause.value if cause.value in STOP_CAUSES else Cause.CANCELLED.value
-        handle.request_stop(self._folder.run_path, cause=known, grace_seconds=self._around.config.stop_grace_seconds)
+        handle.request_stop(self._folder.run_path, cause=known, grace_seconds=grace_seconds)
 
     async def _forget(self) -> None:
         self._around.cache.unpin(self._pinned)

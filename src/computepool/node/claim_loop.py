@@ -68,6 +68,11 @@ class ClaimLoop:
         self._find_doubt = find_doubt
         self._doubt: str | None = None
 
+    @property
+    def doubt(self) -> str | None:
+        """Why no slot was offered in the last call, if so."""
+        return self._doubt
+
     async def run(self) -> None:
         """Returns when the node is drained. Raises StaleBoot or NodeRemoved when the hub wants this agent to end."""
         while not self._holdings.is_drained:

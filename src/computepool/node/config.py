@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from collections.abc import Mapping
 from decimal import Decimal
 from enum import Enum
@@ -16,6 +17,7 @@ from msgspec import Meta
 
 from computepool import settings
 from computepool.core.placement.price import MICROCREDITS_PER_CREDIT, PRICE_MICROCREDITS_MAX
+from computepool.node.comfort.readers import AUTO, FILE_PREFIX
 from computepool.node.sandbox.backends import NAMES as SANDBOX_NAMES
 from computepool.settings import InvalidSettings
 
@@ -47,6 +49,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     hub_url: Annotated[
         str, Meta(description="The hub's address, for example https://hub.example.org.", extra={"env": "HUB_URL"})
     ]
+    hub_ca_file: Annotated[
+        str, Meta(description="Certificates of an authority of your own that vouches for the hub, as PEM.")
+    ] = ""
     owner_key: Annotated[str, Meta(description="The owner's API key. Needed once, to enrol; never stored.")] = ""
     name: Annotated[str, Meta(description="The node's name in the owner's list; the machine's name if empty.")] = ""
     state_dir: Annotated[
@@ -101,6 +106,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     floor_credits_per_hour: Annotated[
         Decimal, Meta(description="The least that one slot is lent for, in credits an hour, for example 1.50.")
     ] = FREE
+    comfort_file: Annotated[
+        str, Meta(description="When this machine is lent, as TOML; comfort.toml in the agent's folder if empty.")
+    ] = ""
+    seat: Annotated[
+        str, Meta(description="How the machine is looked at: auto; for tests file:PATH, with readings as JSON.")
+    ] = "auto"
     measure: Annotated[
         bool, Meta(description="Measure how fast the devices are, and show it to the hub: tiers and prices follow.")
     ] = True
@@ -152,7 +163,7 @@ def find_state_dir(config: NodeConfig, env: Mapping[str, str]) -> Path:
 
 def find_state_home(env: Mapping[str, str]) -> Path:
     """Where the folders of this user's agents lie."""
-    if os.geteuid() == 0:
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
         return Path("/var/lib/computepool-node")
     return Path(env.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "computepool-node"
 
@@ -184,8 +195,12 @@ def _list_faults(config: NodeConfig) -> list[str]:
     for target in config.egress_allowed.replace(",", " ").split():
         if not re.fullmatch(r"[^\s:/]+:[0-9]{1,5}", target):
             faults.append(f"{PREFIX}EGRESS_ALLOWED={target!r}: expected host:port, for example *.example.org:443")
+    if config.seat != AUTO and not config.seat.startswith(FILE_PREFIX):
+        faults.append(f"{PREFIX}SEAT={config.seat!r}: expected {AUTO}, or {FILE_PREFIX}PATH")
     if not re.fullmatch(rf"{RELAY_ALONE}|.*:[0-9]{{1,5}}", config.networks_listen):
         faults.append(f"{PREFIX}NETWORKS_LISTEN={config.networks_listen!r}: expected address:port, or {RELAY_ALONE}")
+    if config.hub_ca_file and (trouble := _find_trouble(config.hub_ca_file)):
+        faults.append(f"{PREFIX}HUB_CA_FILE={config.hub_ca_file!r}: {trouble}")
     if config.networks_roots_file and not Path(config.networks_roots_file).is_file():
         faults.append(f"{PREFIX}NETWORKS_ROOTS_FILE={config.networks_roots_file!r}: there is no such file")
     if not _is_price(config.floor_credits_per_hour):
@@ -194,6 +209,14 @@ def _list_faults(config: NodeConfig) -> list[str]:
             f"from 0 to {CREDITS_MAX:,}, with at most six decimals"
         )
     return faults
+
+
+def _find_trouble(ca_file: str) -> str | None:
+    try:
+        ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        return f"no certificates can be read from it ({error.strerror or error})"
+    return None
 
 
 def _is_price(credits: Decimal) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
 import tempfile
 from pathlib import Path
@@ -10,22 +11,27 @@ from pathlib import Path
 import msgspec
 
 import computepool
+from computepool import clock
 from computepool.core.errors import ComputePoolError
 from computepool.core.placement.tier import UNKNOWN_TIER, tier_of_gpu
 from computepool.core.trust.challenge import BUSY_SPREAD_RATIO, KEEP_RATIO, Claim
+from computepool.node.comfort.readers import AUTO, get_reader
 from computepool.node.hardware.cpu import UnreadableMachine
 from computepool.node.hardware.detect import Detected, Lending, detect
 from computepool.node.hub_client import HubClient
+from computepool.node.local_status import list_agents, look_at
 from computepool.node.measurements import Device, measure_machine
 from computepool.node.runner.self_test import check_backends
 from computepool.node.sandbox.port import Report
 from computepool.node.self_check import (
     Finding,
     Grade,
+    check_agent,
     check_cards,
     check_clock,
     check_disk,
     check_sandboxes,
+    check_seat,
 )
 from computepool.wire.nodes import Hardware
 
@@ -42,7 +48,13 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def examine(
-    *, state_dir: Path, hub_url: str = "", profile: Path | None = None, measure: bool = True, probe: bool = True
+    *,
+    state_dir: Path,
+    hub_url: str = "",
+    ca_file: str = "",
+    profile: Path | None = None,
+    measure: bool = True,
+    probe: bool = True,
 ) -> Examination:
     """`measure` takes some seconds per device, `probe` a second or two."""
     folder = _find_existing(state_dir)
@@ -56,13 +68,14 @@ async def examine(
     if detected is not None:
         findings += [_describe_machine(detected), *check_cards(detected), _describe_region(detected)]
     findings.append(check_disk(folder))
+    findings += await asyncio.to_thread(_look_at_owner, state_dir)
     if probe:
         findings += check_sandboxes(await asyncio.to_thread(_try_sandboxes))
     if detected is not None and measure and not detected.synthetic:
         speeds = (await measure_machine(detected)).devices
         findings += [_describe_speed(device, detected) for device in speeds]
     if hub_url:
-        findings += await _look_at_hub(hub_url)
+        findings += await _look_at_hub(hub_url, ca_file)
     return Examination(
         ready=all(each.grade is not Grade.TROUBLE for each in findings),
         findings=findings,
@@ -142,8 +155,8 @@ def _compare(slot: str, tflops: float, words: str, detected: Detected) -> Findin
     return Finding(topic="speed", grade=Grade.FINE, words=words)
 
 
-async def _look_at_hub(hub_url: str) -> list[Finding]:
-    hub = HubClient(hub_url, agent_version=computepool.__version__)
+async def _look_at_hub(hub_url: str, ca_file: str) -> list[Finding]:
+    hub = HubClient(hub_url, agent_version=computepool.__version__, ca_file=ca_file)
     try:
         await asyncio.wait_for(hub.get_hub(), HUB_SECONDS)
     except (ComputePoolError, asyncio.TimeoutError) as error:
@@ -161,6 +174,16 @@ async def _look_at_hub(hub_url: str) -> list[Finding]:
     return [
         Finding(topic="hub", grade=Grade.FINE, words=f"The hub at {hub_url} answers."),
         check_clock(hub.clock_skew_seconds),
+    ]
+
+
+def _look_at_owner(state_dir: Path) -> list[Finding]:
+    """How their presence is seen, and what the agents that work here already say. `state_dir`: of one, or of all."""
+    agents = [look_at(state_dir)] if (state_dir / "status.json").exists() else list_agents(state_dir)
+    now_seconds = clock.unix_seconds()
+    return [
+        check_seat(get_reader(AUTO, os.environ).look_at_seat()),
+        *(check_agent(agent, now_seconds=now_seconds) for agent in agents),
     ]
 
 

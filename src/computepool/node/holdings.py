@@ -29,7 +29,10 @@ class Holdings:
         self.changed = asyncio.Event()
         self.is_leaving = False  # this agent was told to end, by a signal
         self.is_draining = False  # the owner told the hub to drain this node
-        self.is_paused = False
+        self.is_paused = False  # by the owner's word to the hub
+        self.is_paused_here = False  # by the owner's word on this machine
+        # Why the machine is its owner's at the moment, in plain words; None: it is lent.
+        self.owner_words: str | None = None
         # Whether the hub has answered a call of this start, and so has heard of everything that is held.
         self._is_heard = False
         # What was last written to the log; a hub tells these only now and then while they last.
@@ -39,6 +42,10 @@ class Holdings:
     def running(self) -> tuple[UUID, ...]:
         """Everything the hub should believe to be in our hands."""
         return tuple(id for id, held in self._attempts.items() if not (held.is_let_go or held.is_answered))
+
+    def list_occupied(self) -> list[tuple[UUID, str]]:
+        """What is held here, with its slot, whether the hub knows of it or not."""
+        return [(id, held.slot) for id, held in self._attempts.items()]
 
     @property
     def free_slots(self) -> tuple[str, ...]:
@@ -101,6 +108,26 @@ class Holdings:
         self._leave_hosts()
         self.changed.set()
 
+    def make_way(self, words: str, *, grace_seconds: float) -> None:
+        """The owner wants the machine: jobs may save their work for a moment, then end; nothing new is taken."""
+        if self.owner_words is None:
+            self.changed.set()
+        self.owner_words = words
+        for attempt in self._attempts.values():
+            attempt.hurry(Cause.OWNER_RETURNED, grace_seconds=grace_seconds)
+
+    def take_up(self) -> None:
+        """The owner has left."""
+        self.owner_words = None
+        self.changed.set()
+
+    def pause(self, is_paused: bool) -> None:
+        """Running jobs may finish."""
+        if is_paused != self.is_paused_here:
+            self.is_paused_here = is_paused
+            journal.info("paused_here" if is_paused else "resumed_here")
+            self.changed.set()
+
     def _leave_hosts(self) -> None:
         for attempt in self._attempts.values():
             attempt.leave()
@@ -127,7 +154,7 @@ class Holdings:
 
     def _list_free(self, *, but: Collection[UUID]) -> tuple[str, ...]:
         """Slots that nothing occupies but these attempts; none if no more work is taken."""
-        if self.is_leaving or self.is_draining or self.is_paused:
+        if self.is_leaving or self.is_draining or self.is_paused or self.is_paused_here or self.owner_words:
             return ()
         occupied = {attempt.slot for id, attempt in self._attempts.items() if id not in but}
         return tuple(name for name in self._around.slots if name not in occupied)
@@ -160,6 +187,8 @@ class Holdings:
     def _find_refusal(self, assignment: Assignment, before: Sequence[HeldAttempt]) -> Ending | None:
         if self.is_leaving:
             return completion.refuse(Cause.OWNER_RETURNED, "the node is about to end")
+        if self.owner_words is not None:
+            return completion.refuse(Cause.OWNER_RETURNED, "the machine's owner came back before the job began")
         if assignment.slot not in self._around.slots:
             return completion.refuse(Cause.SANDBOX_REFUSED, f"this node has no slot {assignment.slot}")
         # One that is over was offered with its own completion: the next one waits for it to be gone.

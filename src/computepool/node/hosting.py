@@ -36,8 +36,8 @@ NEEDED = ("torch", "numpy", "grpc", "google.protobuf", "safetensors")
 INSTALL = "pip install 'computepool[networks]'"
 # Loading the library from a cold disk takes its time.
 DESCRIBE_SECONDS = 120.0
-# From the wish that it ends to its end by force: an owner who comes back waits no longer.
-STOP_SECONDS = 2.0
+# From the wish that it ends to its end by force: an owner who comes back has the machine within two seconds.
+STOP_SECONDS = 1.5
 # What a host takes before it holds a single VNode: the interpreter and its libraries, or the card's context.
 OWN_BYTES = {Device.CPU: 400_000_000, Device.CUDA: 800_000_000}
 PASSED_ON = ("PATH", "LANG", "HOME", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "SYSTEMROOT")

@@ -7,6 +7,7 @@ an answer at any price asks patience.py. The one exception is a worn-out token, 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from computepool.core.errors import (
     Unauthenticated,
     leaves,
 )
-from computepool.node import tokens
+from computepool.node import journal, tokens
 from computepool.node.identity import Identity
 from computepool.wire.accounts import HubView
 from computepool.wire.attempts import (
@@ -73,10 +74,16 @@ class NextReply:
 
 class HubClient:
     def __init__(
-        self, hub_url: str, *, agent_version: str, transport: httpx.AsyncBaseTransport | None = None
+        self,
+        hub_url: str,
+        *,
+        agent_version: str,
+        ca_file: str = "",
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._http = httpx.AsyncClient(
             base_url=hub_url.rstrip("/"),
+            verify=make_trust(ca_file),
             headers={"User-Agent": f"computepool-node/{agent_version}"},
             timeout=httpx.Timeout(CALL_SECONDS, connect=CONNECT_SECONDS),
             # Every attempt may be sending something; none may wait for another's connection.
@@ -270,6 +277,7 @@ class HubClient:
         given = {"Content-Type": "application/json", **(headers or {})} if body is not None else headers
         timeout = httpx.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS))
         request = self._http.build_request(method, path, content=content, headers=given, timeout=timeout)
+        began = clock.seconds()
         try:
             response = await self._http.send(request, stream=True)
             try:
@@ -279,7 +287,11 @@ class HubClient:
                 await response.aclose()
                 raise
         except (httpx.TransportError, httpx.DecodingError) as error:
-            raise HubUnavailable(f"The hub cannot be reached: {type(error).__name__}: {error}") from error
+            journal.debug("hub_call_failed", method=method, path=path, seconds=clock.seconds() - began)
+            raise HubUnavailable(f"The hub cannot be reached: {_explain(error)}") from error
+        journal.debug(
+            "hub_call", method=method, path=path, status=response.status_code, seconds=clock.seconds() - began
+        )
         self._compare_clocks(response)
         if not response.is_success:
             raise to_error(response.status_code, response.content, dict(response.headers))
@@ -299,6 +311,22 @@ class HubClient:
             return
         # The header has whole seconds; on average the moment lies in their middle.
         self.clock_skew_seconds = told + 0.5 - clock.unix_seconds()
+
+
+def make_trust(ca_file: str) -> ssl.SSLContext | bool:
+    """The authorities that everybody trusts, and the owner's own one."""
+    if not ca_file:
+        return True
+    trust = httpx.create_ssl_context()
+    trust.load_verify_locations(cafile=ca_file)
+    return trust
+
+
+def _explain(error: Exception) -> str:
+    words = f"{type(error).__name__}: {error}"
+    if "CERTIFICATE_VERIFY_FAILED" in words:
+        words += ". If the hub's certificate is by an authority of your own, name it: COMPUTEPOOL_NODE_HUB_CA_FILE"
+    return words
 
 
 def to_error(status: int, content: bytes, headers: dict[str, str]) -> ComputePoolError:

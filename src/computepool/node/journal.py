@@ -6,22 +6,64 @@ Refuses to write secrets: callers name fields one by one, and nothing is dumped 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 
 _LOG = logging.getLogger("computepool.node")
+# Two files of this size: some days of an idle agent, the last hours of a busy one.
+FILE_BYTES_MAX = 4_000_000
+_kept: list[logging.Handler] = []
 
 
 def set_up(level: str) -> None:
     """Sends every line to standard error. Only the process's main calls this, never a library user's."""
     lines = logging.StreamHandler(sys.stderr)
-    form = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S")
-    form.converter = time.gmtime
-    lines.setFormatter(form)
+    lines.setFormatter(_make_form())
+    # Here and not at the logger: the file gets everything.
+    lines.setLevel(level.upper())
     logging.basicConfig(level=level.upper(), handlers=[lines], force=True)
     # One line per HTTP request would drown everything else.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("httpcore").setLevel(logging.WARNING)
+
+
+def keep_file(path: Path) -> None:
+    """From now on every line goes to this file too, whatever the level; it never grows beyond its size."""
+    drop_file()
+    try:
+        kept = _PrivateFile(path, maxBytes=FILE_BYTES_MAX, backupCount=1, encoding="utf-8", errors="replace")
+    except OSError as problem:
+        warning("no_debug_log", reason=problem)
+        return
+    kept.setFormatter(_make_form())
+    _kept.append(kept)
+    _LOG.addHandler(kept)
+    _LOG.setLevel(logging.DEBUG)
+
+
+def drop_file() -> None:
+    while _kept:
+        kept = _kept.pop()
+        _LOG.removeHandler(kept)
+        kept.close()
+        _LOG.setLevel(logging.NOTSET)
+
+
+class _PrivateFile(RotatingFileHandler):
+    def _open(self) -> TextIOWrapper:
+        file = super()._open()
+        os.chmod(self.baseFilename, 0o600)
+        return file
+
+
+def _make_form() -> logging.Formatter:
+    form = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S")
+    form.converter = time.gmtime
+    return form
 
 
 def debug(event: str, **fields: object) -> None:

@@ -12,8 +12,12 @@ from pathlib import Path
 
 import msgspec
 
+from computepool.node.comfort.port import Seat
+from computepool.node.comfort.rules import InvalidRules
+from computepool.node.comfort.watch import read_rules
 from computepool.node.hardware.detect import Detected
 from computepool.node.hub_client import CLOCK_SKEW_SECONDS_MAX
+from computepool.node.local_status import LocalAgent, describe
 from computepool.node.sandbox.port import Report
 
 # Below this a job cannot even keep its log and its outputs.
@@ -71,6 +75,32 @@ def check_disk(folder: Path) -> Finding:
         words=f"{words} Jobs need {DISK_FREE_BYTES_MIN / 1e9:.1f} GB at least.",
         fix="Free some, or name a folder on another disk with --state-dir.",
     )
+
+
+def check_seat(seat: Seat) -> Finding:
+    if seat.idle_seconds is not None:
+        words = f"Whether someone is at this machine is seen {seat.words}."
+        return Finding(topic="seat", grade=Grade.FINE, words=words)
+    return Finding(
+        topic="seat",
+        grade=Grade.NOTE,
+        words=f"Whether someone is at this machine cannot be seen: {seat.words}.",
+        fix="Run the agent in your desktop's session, or lend by hours and programs: comfort.toml.",
+    )
+
+
+def check_agent(agent: LocalAgent, *, now_seconds: float) -> Finding:
+    """An agent that works here already, and its owner's rules."""
+    try:
+        read_rules(Path(agent.status.rules_path) if agent.status else agent.folder / "comfort.toml")
+    except InvalidRules as error:
+        words = f"{agent.name} cannot use its comfort.toml: {error}."
+        return Finding(
+            topic="agent", grade=Grade.TROUBLE, words=words, fix="Mend the file; it is read again at once."
+        )
+    is_yours = agent.status is not None and bool(agent.status.owner_words)
+    grade = Grade.NOTE if is_yours or not agent.is_alive else Grade.FINE
+    return Finding(topic="agent", grade=grade, words=describe(agent, now_seconds=now_seconds)[0])
 
 
 def check_clock(skew_seconds: float) -> Finding:

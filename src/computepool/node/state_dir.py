@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
-from computepool.node import files
+from computepool.node import files, locks
 
 
 class StateDirInUse(Exception):
@@ -24,6 +23,10 @@ class StateDir:
     packages/                  Python packages that jobs asked for, by what they asked for
     attempts/<attempt id>/     one folder per attempt that the agent holds
     self-test/                 the sandbox's tries at every start
+    comfort.toml               when the machine is lent, by its owner's rules; none: always
+    wish.json                  the owner's word on this machine: pause, drain
+    status.json                how the agent stands, for `computepool node status`
+    debug.log, debug.log.1     everything that the agent did lately, in two files of a few megabytes
     agent_alive                touched while the agent lives; runners watch it
     lock                       held for the agent's lifetime
     """
@@ -35,6 +38,10 @@ class StateDir:
         self.measurements_path = root / "measurements.json"
         self.spent_path = root / "spent_tokens"
         self.alive_path = root / "agent_alive"
+        self.comfort_path = root / "comfort.toml"
+        self.wish_path = root / "wish.json"
+        self.status_path = root / "status.json"
+        self.debug_log_path = root / "debug.log"
         self.inputs = files.make_private(root / "inputs")
         # Shards of networks' data: hosts keep them for later runs.
         self.network_data = files.make_private(root / "network-data")
@@ -44,9 +51,9 @@ class StateDir:
         self._lock_descriptor: int | None = None
 
     def lock(self) -> None:
-        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locks.lock(descriptor)
         except OSError:
             os.close(descriptor)
             raise StateDirInUse(

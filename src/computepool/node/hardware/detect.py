@@ -19,6 +19,8 @@ class Lending:
     cores_max: int | None = None
     ram_bytes_max: int | None = None
     disk_bytes_max: int | None = None
+    # Of all cores, rounded down; one is lent in any case.
+    cpu_percent_max: int = 100
 
 
 ALL_AND_ONE_SLOT = Lending()
@@ -60,7 +62,7 @@ def describe(found: Found, lending: Lending) -> Detected:
     hardware = Hardware(
         gpus=tuple(_to_gpu(card) for card in cards),
         cpu_name=found.cpu_name,
-        cores=_at_most(found.cores, lending.cores_max),
+        cores=_at_most(max(1, found.cores * lending.cpu_percent_max // 100), lending.cores_max),
         ram_bytes=_at_most(found.ram_bytes, lending.ram_bytes_max),
         disk_bytes=_at_most(found.disk_free_bytes, lending.disk_bytes_max),
         cpu_slots=lending.cpu_slots,

@@ -7,14 +7,13 @@ delegated) it has the user's uid behind a user namespace and a folder in memory.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
-import resource
 import select
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -42,6 +41,11 @@ from computepool.node.sandbox.port import (
 from computepool.node.sandbox.processes import find_parent, inner_number
 from computepool.node.sandbox.programs import get_program
 from computepool.node.sandbox.seccomp import find_filter
+
+# Imported everywhere, used on POSIX.
+if sys.platform != "win32":
+    import fcntl
+    import resource
 
 OLDEST_VERSION = (0, 8)  # the first with --disable-userns and --size
 OPEN_FILES_MAX = 16_384

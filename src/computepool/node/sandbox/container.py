@@ -7,13 +7,12 @@ our own stands around the container, so that no engine can forget a limit or out
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
-import resource
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -44,6 +43,11 @@ from computepool.node.sandbox.port import (
 )
 from computepool.node.sandbox.processes import inner_number
 from computepool.node.sandbox.seccomp import FILTERS_DIR
+
+# Imported everywhere, used on POSIX.
+if sys.platform != "win32":
+    import fcntl
+    import resource
 
 PROFILE = "container.json"
 # An engine on a busy machine needs seconds; the job's clock has not begun.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import struct
 
@@ -56,6 +55,8 @@ def raise_loopback(socket_fd: int) -> None:
     """Bring `lo` of the present network up; `socket_fd` is any socket in it."""
     request = bytearray(40)
     request[:2] = b"lo"
+    import fcntl
+
     fcntl.ioctl(socket_fd, SIOCGIFFLAGS, request)
     (flags,) = struct.unpack_from("H", request, 16)
     struct.pack_into("H", request, 16, flags | IFF_UP)
