@@ -264,6 +264,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--plots", type=Path, default=IMAGES, metavar="FOLDER")
     parser.add_argument("--no-plots", action="store_true")
     options = parser.parse_args(arguments)
+    if options.seeds < 2:
+        parser.error("a bound needs two seeds at least")
     if not 0 < options.hostile < options.nodes - 10:
         parser.error("some must be hostile, and at least ten honest")
     report = Report("hostile")

@@ -18,7 +18,7 @@ def command() -> None:
 @click.option("--nodes", type=click.IntRange(20, 10_000), default=100, show_default=True)
 @click.option("--hostile", type=click.IntRange(1), default=10, show_default=True, help="How many of them forge.")
 @click.option("--strategy", type=click.Choice(STRATEGIES), required=True, help="How they do it.")
-@click.option("--seeds", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Histories.")
+@click.option("--seeds", type=click.IntRange(2, 10_000), default=20, show_default=True, help="Histories.")
 @click.option("--results", type=click.IntRange(1), default=1_500, show_default=True, help="Of each node.")
 def hostile_command(nodes: int, hostile: int, strategy: str, seeds: int, results: int) -> None:
     """How many wrong results of forgers get through, what checking costs, and whether forging pays."""
