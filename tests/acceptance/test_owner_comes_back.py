@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import statistics
 import subprocess
@@ -76,11 +75,10 @@ def test_an_agent_with_a_deaf_watch_is_caught(start_agent, client, chair):
 @pytest.fixture
 def display() -> Iterator[str]:
     """A screen that nobody sees."""
-    if shutil.which("Xvfb") is None or shutil.which("xdotool") is None:
-        pytest.skip("Xvfb and xdotool are not installed; scripts/setup.sh installs them")
     read, write = os.pipe()
     server = subprocess.Popen(
-        ["Xvfb", "-displayfd", str(write), "-screen", "0", "64x64x8", "-nolisten", "tcp"],
+        # Without -noreset it begins anew, and hangs up on whoever calls, whenever its last client has left.
+        ["Xvfb", "-noreset", "-displayfd", str(write), "-screen", "0", "64x64x8", "-nolisten", "tcp"],
         pass_fds=[write],
         stderr=subprocess.DEVNULL,
     )

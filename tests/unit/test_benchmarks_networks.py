@@ -59,7 +59,7 @@ def test_the_short_form_finds_equal_bits_through_a_kill_and_a_curve_that_is_not_
         other = make_mlp()[0].reference(draw_digits(seed=2), 3)
         monkeypatch.setattr(networks, "MAKERS", {"mlp": make_mlp})
         monkeypatch.setattr("computepool.networks.network.Network.reference", lambda *_: other)
-        sizes = networks.Sizes(1, 3, 0, 0, 0, ("mlp",))
+        sizes = networks.Sizes(1, 3, 0, 0, 0, ("mlp",), audit_trials=0)
         assert measure_bits(grid, sizes) == {("mlp", 2): False, ("mlp", 3): False}
 
 
