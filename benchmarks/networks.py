@@ -49,7 +49,7 @@ class Sizes:
     kills: int
     speed_steps: int
     networks: tuple[str, ...]
-    audit_trials: int
+    audit_trials: int = 4
     hubs: networks_hubs.Sizes = networks_hubs.QUICK
 
 
