@@ -161,7 +161,18 @@ async def test_a_host_that_cannot_reach_the_others_address_falls_back_to_the_rel
     assert a.joined == [(B, True)]
 
 
-async def test_a_direct_stream_takes_over_from_the_relay_once_it_works(start_relay, make_host, monkeypatch):
+@pytest.mark.parametrize("late_seconds", [0, 0.3], ids=["at once", "after the peer has left the relay"])
+async def test_a_direct_stream_takes_over_from_the_relay_once_it_works(
+    start_relay, make_host, monkeypatch, late_seconds
+):
+    exchange = edges._exchange
+
+    async def hear_late(call, hello):
+        answer = await exchange(call, hello)
+        await asyncio.sleep(late_seconds)
+        return answer
+
+    monkeypatch.setattr(edges, "_exchange", hear_late)
     monkeypatch.setattr(edges, "AWAIT_SECONDS", 0.2)
     monkeypatch.setattr(edges, "WATCH_SECONDS", 0.1)
     monkeypatch.setattr(edges, "UPGRADE_SECONDS", 0.3)

@@ -261,7 +261,11 @@ class Edges:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(peer.lost.wait(), WATCH_SECONDS)
             if link.relayed and self._dials(peer) and clock.seconds() > dial_at:
-                await self._dial_directly(peer)
+                peer.settled.clear()
+                try:
+                    await self._dial_directly(peer)
+                finally:
+                    peer.settled.set()
                 dial_at = clock.seconds() + UPGRADE_SECONDS
 
     def _dials(self, peer: Peer) -> bool:
@@ -389,6 +393,8 @@ class Edges:
         reason = "the stream was cut"
         try:
             reason = await peer.converse(link)
+            # The peer leaves the relay as soon as it has our direct call: maybe before we have its answer to that.
+            await peer.settled.wait()
         finally:
             if peer.part(link, reason) and not link.closing.is_set():
                 journal.warning("peer_lost", seat=peer.seat, reason=reason)

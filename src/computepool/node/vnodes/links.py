@@ -140,6 +140,8 @@ class Peer:
     link: Link | None = None
     joined: asyncio.Event = field(default_factory=asyncio.Event)
     lost: asyncio.Event = field(default_factory=asyncio.Event)
+    # Not set while a direct stream is tried beside one through the relay.
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
     # Set whenever something has left the outbox.
     room: asyncio.Event = field(default_factory=asyncio.Event)
     # Why there is no stream, as far as is known.
@@ -152,6 +154,7 @@ class Peer:
     def __post_init__(self) -> None:
         self.inbox = Inbox(window=self.window)
         self.words = Words(self.guard.run_id, self.guard.seat, self.seat)
+        self.settled.set()
 
     def wake(self) -> None:
         if self.link is not None:
