@@ -144,9 +144,10 @@ def post_later() -> None:
 
 def spot_without_force() -> None:
     """Slots ask their floor whoever waits."""
+    from computepool.core.placement.price import Asked
     from computepool.hub.services.prices import PriceBook
 
-    PriceBook.ask = lambda self, slot, speed_tflops, floor: (floor, floor)
+    PriceBook.ask = lambda self, slot, speed_tflops, floor: Asked(floor, floor, 0)
 
 
 def index_of_everything() -> None:
