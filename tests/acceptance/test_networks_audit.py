@@ -16,10 +16,10 @@ SECONDS = 240.0
 SPEC = make_mlp(checkpoint_every=10)
 
 
-async def train_with(grid: NetworkGrid, bug: str, *, honest: int) -> str:
-    """A run of three seats; the PNode with the planted bug is the cheapest, so that it gets one of them."""
+async def train_with(grid: NetworkGrid, bug: str) -> str:
+    """A run of three seats for three PNodes, so that the one with the planted bug gets one of them."""
     await grid.start_agents(1, program=("-m", "tests.support.planted_host", "agent", bug))
-    await grid.start_agents(honest, floor_credits_per_hour=7_000)
+    await grid.start_agents(2)
     return await grid.train(SPEC, make_dataset(SPEC), steps=STEPS, seats=3)
 
 
@@ -40,7 +40,9 @@ async def test_a_pnode_that_computes_wrongly_is_found_by_two_others_and_the_curv
     dsn: str, tmp_path: Path
 ) -> None:
     async with open_grid(dsn=dsn, root=tmp_path) as grid:
-        run_id = await train_with(grid, "corrupt_outputs", honest=3)
+        run_id = await train_with(grid, "corrupt_outputs")
+        # Who takes the seat over when it is free.
+        await grid.start_agents(1, beside_a_run=True)
         run = await grid.wait_for_state(run_id, "succeeded", seconds=SECONDS)
         audits = await list_audits(grid, run_id)
         assert await grid.list_losses(run_id) == right_losses(), await grid.tell_story(run_id)
@@ -62,7 +64,7 @@ async def test_control_without_audits_the_same_pnode_stays_is_paid_and_spoils_th
     dsn: str, tmp_path: Path
 ) -> None:
     async with open_grid(dsn=dsn, root=tmp_path, network_audits="false") as grid:
-        run_id = await train_with(grid, "corrupt_outputs", honest=2)
+        run_id = await train_with(grid, "corrupt_outputs")
         run = await grid.wait_for_state(run_id, "succeeded", seconds=SECONDS)
         assert run.epoch == 1
         assert await list_audits(grid, run_id) == []

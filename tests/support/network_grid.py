@@ -213,7 +213,9 @@ class NetworkGrid:
         send_all(list_children(hub.process.pid, "computepool.hub.rpc"), signal.SIGKILL)
         hub.kill()
 
-    async def start_agents(self, count: int, *, hub_url: str = "", **settings: Any) -> None:
+    async def start_agents(
+        self, count: int, *, hub_url: str = "", beside_a_run: bool = False, **settings: Any
+    ) -> None:
         """With an owner each. Returns when the hub knows them all as PNodes."""
         url = hub_url or self.hubs[0].url
         for _ in range(count):
@@ -222,7 +224,7 @@ class NetworkGrid:
             agent = HostingAgent(hub_url=url, owner=owner, root=self.root, name=name, **settings)
             self.agents.append(agent)
             agent.start()
-        await self.wait_until(self._is_idle, "agents that are online")
+        await self.wait_until(self._is_known if beside_a_run else self._is_idle, "agents that are online")
 
     async def mend(self) -> None:
         """After what earlier tests did: every agent runs and is idle."""
@@ -233,9 +235,12 @@ class NetworkGrid:
 
     async def _is_idle(self) -> bool:
         """The hub has heard of every agent's last start, and nobody holds a lease."""
-        boots = {row["name"]: str(row["boot_id"]) for row in await self.fetch("SELECT name, boot_id FROM nodes")}
         live = await self.fetch("SELECT count(*) FROM attempts WHERE state IN ('leased', 'running')")
-        return live[0]["count"] == 0 and all(agent.boot_id == boots.get(agent.name) for agent in self.agents)
+        return live[0]["count"] == 0 and await self._is_known()
+
+    async def _is_known(self) -> bool:
+        boots = {row["name"]: str(row["boot_id"]) for row in await self.fetch("SELECT name, boot_id FROM nodes")}
+        return all(agent.boot_id == boots.get(agent.name) for agent in self.agents)
 
     def close(self) -> None:
         for agent in self.agents:

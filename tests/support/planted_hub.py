@@ -161,9 +161,9 @@ def leave_out(gate: str):
     """The fleet index passes one gate of owners whatever is asked."""
 
     def plant() -> None:
-        from computepool.core.placement import fleet
+        from computepool.core.placement import fleet, leaves
 
-        really_mask, left_out = fleet.FleetIndex._mask, getattr(fleet, gate)
+        really_mask, left_out = fleet.FleetIndex._mask, getattr(leaves, gate)
         fleet.FleetIndex._mask = lambda self, gate, wish: -1 if gate == left_out else really_mask(self, gate, wish)
 
     return plant
@@ -196,8 +196,8 @@ PLANTED_IN_PYTHON = {
     "rpc_no_tenant_check": lambda: plant_rpc("no_tenant_check"),
     "rpc_no_lease_check": lambda: plant_rpc("no_lease_check"),
     "index_of_everything": index_of_everything,
-    "any_kind": leave_out("_JOB_KIND"),
-    "any_length": leave_out("_SLICE_SECONDS"),
+    "any_kind": leave_out("JOB_KIND"),
+    "any_length": leave_out("SLICE_SECONDS"),
     "pools_for_all": pools_for_all,
     "never_closed": never_closed,
     "spot_without_force": spot_without_force,
