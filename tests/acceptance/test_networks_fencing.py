@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from uuid import UUID
 
-import grpc
 import pytest
 import torch
 
@@ -49,9 +47,8 @@ class Ghost:
         call.target = OTHER
         try:
             await call.say(call.hello(run_id=self._run_id, token=self._token))
-            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                while True:
-                    await self._make_up_frames(call)
+            while not call.call.done():
+                await self._make_up_frames(call)
             return await call.hear_refusal()
         finally:
             await call.close()
