@@ -12,8 +12,8 @@ fail() { printf '\nsetup: %s\n' "$1" >&2; exit 1; }
 # builds, in Chromium, and sit down at a screen that nobody sees.
 declare -A needed=(
   [bwrap]=bubblewrap [setpriv]=util-linux [mount]=mount [mkfs.ext4]=e2fsprogs [losetup]=mount [/usr/bin/python3]=python3-minimal
-  [pgbouncer]=pgbouncer [podman]=podman [runc]=runc [catatonit]=catatonit [dockerd]=docker.io [tini]=tini [runsc]=runsc
-  [chromium]=chromium [node]=nodejs [npm]=npm [Xvfb]=xvfb [xdotool]=xdotool
+  [pgbouncer]=pgbouncer [podman]=podman [crun]=crun [/usr/lib/podman/netavark]=netavark [runc]=runc [catatonit]=catatonit [dockerd]=docker.io [tini]=tini [runsc]=runsc
+  [chromium]=chromium [node]=nodejs [npm]=npm [cc]=build-essential [Xvfb]=xvfb [xdotool]=xdotool
 )
 missing=()
 for command in "${!needed[@]}"; do
@@ -23,7 +23,7 @@ done
 ldconfig=$(PATH="$PATH:/usr/sbin:/sbin" command -v ldconfig || true)
 [ -n "$ldconfig" ] && ! "$ldconfig" -p | grep -q 'libseccomp\.so\.2' && missing+=(libseccomp2)
 # A graphics card's work is tried on an OpenCL for processors.
-[ -e /etc/OpenCL/vendors/pocl.icd ] || missing+=(pocl-opencl-icd)
+[ -e /etc/OpenCL/vendors/pocl.icd ] || missing+=(pocl-opencl-icd ocl-icd-libopencl1)
 
 if [ "$(uname -s)" = Linux ] && [ ${#missing[@]} -gt 0 ]; then
   packages=$(printf '%s\n' "${missing[@]}" | sort -u | tr '\n' ' ')
