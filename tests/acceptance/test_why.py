@@ -223,9 +223,11 @@ async def test_an_owner_who_lowers_the_floor_as_told_gets_the_work(hub, submitte
 async def test_a_placed_job_is_shown_why_there_and_where_else(hub, submitter, owner, grid):
     chosen = await grid.add(owner, "cheap", gpus=[RTX_4070])
     other = await grid.add(owner, "dear", gpus=[RTX_4070], region="IN")
-    set_floor(hub.url, owner, chosen, 10 * CREDIT)
-    set_floor(hub.url, owner, other, 30 * CREDIT)
-    job_id = submit(hub.url, submitter, requirements={"gpu": True}, prefer="cheapest")
+    # Above what others pay: below it, floors are all the same.
+    set_floor(hub.url, owner, chosen, 100 * CREDIT)
+    set_floor(hub.url, owner, other, 300 * CREDIT)
+    wishes = {"gpu": True, "ceiling_microcredits_per_hour": 400 * CREDIT}
+    job_id = submit(hub.url, submitter, requirements=wishes, prefer="cheapest", wall_seconds=60)
     await chosen.claim_one()
     choice = why_job(hub.url, submitter, job_id).slice.choice
     assert (choice.prefer.value, choice.weight_set, choice.fit_count) == ("cheapest", "default", 2)
@@ -233,7 +235,7 @@ async def test_a_placed_job_is_shown_why_there_and_where_else(hub, submitter, ow
         (True, True, None),
         (False, False, None),
     ]
-    assert [each.price_microcredits_per_hour for each in choice.candidates] == [10 * CREDIT, 30 * CREDIT]
+    assert [each.price_microcredits_per_hour for each in choice.candidates] == [100 * CREDIT, 300 * CREDIT]
     assert choice.candidates[0].total > choice.candidates[1].total
     assert "speed" not in choice.candidates[0].points
     assert "mostly for its price, 3 times as good" in choice.words

@@ -101,6 +101,9 @@ def _say_lead(best: Ranked, following: Ranked) -> str:
     return f"mostly for its {_MERITS[scorer]}, {_say_ratio(gap)} the next one's"
 
 
+# Below, it would be said as "1 times as good".
+RATIO_SAID_MIN = 1.05
+
 _TIES = "equal ones are told apart by what spares the fleet, then by who has been without work for longest"
 
 _MERITS = {
@@ -115,7 +118,8 @@ _MERITS = {
 
 def _say_ratio(points: float) -> str:
     """Points are logarithms: their difference is how many times as good."""
-    return f"{exp(min(points, 20.0)):.2g} times as good as"
+    ratio = exp(min(points, 20.0))
+    return f"{ratio:.2g} times as good as" if ratio >= RATIO_SAID_MIN else "a little better than"
 
 
 def _key(candidate: Candidate) -> SlotKey:
