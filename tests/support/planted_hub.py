@@ -100,6 +100,7 @@ def promise_job(submission, job_id):
         held_remaining=0,
         reserve_microcredits=0,
         charged_microcredits=0,
+        slice_base_microcredits=None,
         leased_count=0,
         running_count=0,
     )
