@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -64,11 +65,18 @@ async def node(hub, owner) -> AsyncIterator[ProtocolNode]:
 
 
 async def have_ticked(hub: Any, dsn: str) -> None:
-    """Turns the market's clock back; the hub then ticks, follows, and says so."""
-    before = hub.log_path.read_text().count("market_ticked")
+    """Turns the market's clock back; the hub then ticks, follows, and says so. Not before its first tick is over: that
+    one may have looked at the fleet before this test's node came."""
+    told = partial(count_ticks, hub)
+    await wait_for(told, what="the hub's first tick")
+    before = told()
     async with connected(dsn) as conn:
         await conn.execute("DELETE FROM market_clock")
-    await wait_for(lambda: hub.log_path.read_text().count("market_ticked") > before, what="a tick")
+    await wait_for(lambda: told() > before, what="a tick")
+
+
+def count_ticks(hub: Any) -> int:
+    return hub.log_path.read_text().count("market_ticked")
 
 
 async def test_a_quote_says_what_a_submit_then_holds_and_costs_nothing_itself(hub, submitter, node, capsys):
@@ -285,8 +293,9 @@ async def sell(node: ProtocolNode, buyer: Client, *, slices: int, max_price: int
 async def trade_with_oneself(hub: Any, dsn: str) -> Client:
     """Three honest deals; and thirty, at ten times the price, of two accounts that are paid out to one place.
 
-    One tick looks at all of them: until then the clock says that there has just been one.
+    One tick looks at all of them: after the hub's first, the clock says until then that there has just been one.
     """
+    await wait_for(partial(count_ticks, hub), what="the hub's first tick")
     async with connected(dsn) as conn:
         await conn.execute(
             "INSERT INTO market_clock (ticked_at) VALUES (now() + interval '1 hour') "
