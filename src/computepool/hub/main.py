@@ -69,6 +69,7 @@ from computepool.hub.sweepers.loop import run_every
 log = logging.getLogger("computepool.hub")
 
 SHUTDOWN_SECONDS = 5
+HANG_UP_SECONDS = 0.2
 EXPIRY_BATCH = 100
 # Calls that share one transaction at most.
 GROUP_MAX = 128
@@ -382,6 +383,21 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: Any) -> None:
         asyncio.get_event_loop().call_soon_threadsafe(self._hub.close_calls)
         super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[Any] | None = None) -> None:
+        hanging_up = asyncio.create_task(self._hang_up())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            hanging_up.cancel()
+
+    async def _hang_up(self) -> None:
+        """uvicorn asks its connections once to end. One that was still being accepted then, as many are when a whole
+        fleet calls again at once, would hold up the end for as long as calls may take."""
+        while True:
+            await asyncio.sleep(HANG_UP_SECONDS)
+            for connection in list(self.server_state.connections):
+                connection.shutdown()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

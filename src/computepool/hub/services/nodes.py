@@ -156,6 +156,11 @@ async def record_boot(
 
     What the new agent does not list is lost, and lost at once: nobody is working on it any more.
     """
+    async with pool.acquire() as conn:
+        # Nearly always: a hub asks again after a while, and every hub when it has just started. No lock is needed to
+        # see that nothing has changed.
+        if await node_store.has_boot(conn, node_id, boot_id):
+            return False
     async with pool.acquire() as conn, conn.transaction():
         live = [attempt.id for attempt in await attempt_store.list_live_by_nodes(conn, [node_id])]
         missing = [attempt_id for attempt_id in live if attempt_id not in running]

@@ -127,6 +127,10 @@ async def find_standing(conn: Connection, id: NodeId) -> Standing | None:
     return Standing(row["account_id"], NodeState(row["state"]), row["suspended_at"]) if row else None
 
 
+async def has_boot(conn: Connection, id: NodeId, boot_id: UUID) -> bool:
+    return bool(await _q.has_boot(conn, id=id, boot_id=boot_id))
+
+
 async def lock_node(conn: Connection, id: NodeId) -> Node | None:
     return _to_node(await _q.lock_node(conn, id=id))
 

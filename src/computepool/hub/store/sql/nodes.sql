@@ -31,6 +31,9 @@ SELECT * FROM nodes WHERE id = ANY(:ids::uuid[]) ORDER BY id;
 -- name: find_standing^
 SELECT n.account_id, n.state, a.suspended_at FROM nodes n JOIN accounts a ON a.id = n.account_id WHERE n.id = :id;
 
+-- name: has_boot$
+SELECT EXISTS (SELECT 1 FROM nodes WHERE id = :id AND boot_id = :boot_id AND state <> 'removed');
+
 -- name: list_nodes
 -- An operator lists all (account_id is null).
 SELECT * FROM nodes
