@@ -30,6 +30,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
         Path(folder).chmod(0o755)
         server = EmbeddedPostgres(Path(folder) / "database")
         found = TestServer(asyncio.run(server.start()))
+        asyncio.run(found.forget_power_cuts())
         asyncio.run(found.create_template())
         yield found
         asyncio.run(server.stop())
@@ -58,16 +59,27 @@ def start_hub(dsn: str, tmp_path: Path) -> Iterator[Callable[..., HubProcess]]:
         hub.kill()
 
 
+# Longer than any pause of a busy machine: nobody loses a lease who does not mean to.
+PATIENT_LEASE_SECONDS = 30.0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "short_leases: the test's hub notices within seconds that a node is silent")
+
+
 @pytest.fixture
-def hub(start_hub: Callable[..., HubProcess]) -> HubProcess:
-    return start_hub()
+def hub(start_hub: Callable[..., HubProcess], request: pytest.FixtureRequest) -> HubProcess:
+    if request.node.get_closest_marker("short_leases"):
+        return start_hub()
+    return start_hub(lease_seconds=PATIENT_LEASE_SECONDS)
 
 
 @pytest.fixture(scope="session")
 def shared_hub(postgres: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
     """One hub for tests that neither kill it nor mind what others have submitted."""
     dsn = asyncio.run(postgres.create_database())
-    hub = HubProcess(dsn=dsn, data_dir=tmp_path_factory.mktemp("shared")).start()
+    folder = tmp_path_factory.mktemp("shared")
+    hub = HubProcess(dsn=dsn, data_dir=folder, lease_seconds=PATIENT_LEASE_SECONDS).start()
     yield hub
     hub.kill()
 

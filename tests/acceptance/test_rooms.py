@@ -67,7 +67,7 @@ async def test_one_paid_job_is_seen_in_every_room(start_hub):
 
     earned = ask(f"/v1/nodes/{node.node_id}/earnings", owner)
     assert earned["earned_microcredits"] > 0
-    assert earned["days"][-1]["attempt_count"] == 1
+    assert sum(day["attempt_count"] for day in earned["days"]) == 1
     holds = ask("/v1/credits/holds")["holds"]
     assert [hold["job_id"] for hold in holds] == [job_id]
     assert ask("/v1/credits/holds", owner)["holds"] == []

@@ -491,7 +491,7 @@ async def test_control_without_the_lock_two_hubs_tick_at_once(grid, owner):
         here.append(conn)
         if len(here) == 2:
             both_here.set()
-        await asyncio.wait_for(both_here.wait(), 10)
+        await asyncio.wait_for(both_here.wait(), 60)
         return True
 
     with patch.object(store, "try_lock", anyone), patch.object(store, "set_clock", lambda *_: asyncio.sleep(0)):
