@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.hub_process import free_port
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

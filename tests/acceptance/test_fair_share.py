@@ -13,6 +13,8 @@ import pytest
 from tests.support.people import Person, sign_up
 from tests.support.protocol_node import Held, ProtocolNode
 
+pytestmark = pytest.mark.alone
+
 SHORT_SECONDS, LONG_SECONDS = 0.2, 2.0
 NODES, SLOTS = 6, 2
 LONG_SLICES = 60

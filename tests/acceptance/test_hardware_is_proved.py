@@ -14,6 +14,8 @@ from tests.support import nvml_stand_in
 from tests.support.agent_process import AgentProcess
 from tests.support.people import Person, sign_up
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,8 @@ from tests.support.people import sign_up
 from tests.support.postgres import wait_for
 from tests.support.protocol_node import Held, ProtocolNode
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def open_dir() -> Iterator[Path]:

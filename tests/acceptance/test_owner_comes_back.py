@@ -19,6 +19,8 @@ import pytest
 from computepool.node.comfort.linux import LinuxReader
 from tests.support.owner_seat import JOB, Chair, measure_freeing, wait_for_jobs
 
+pytestmark = pytest.mark.alone
+
 RETURNS = 5
 FREED_SECONDS = 2.0
 LATEST_SECONDS = 20.0
