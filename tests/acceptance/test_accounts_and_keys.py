@@ -116,6 +116,17 @@ async def test_a_revoked_key_is_refused_by_every_hub_within_five_seconds(hub, st
     assert await quickest_of(revoke_one, enough=5.0, tries=3) < 5.0
 
 
+def test_control_a_hub_that_remembers_keys_for_longer_lets_a_revoked_one_in(hub, start_hub, submitter):
+    other = start_hub(program=("-m", "tests.support.planted_hub", "remembers_keys"))
+    key = post(hub, "/v1/keys", submitter).json()
+    headers = {"Authorization": f"Bearer {key['secret']}"}
+    assert not is_refused(other, headers)
+    httpx.delete(f"{hub.url}/v1/keys/{key['key']['id']}", headers=submitter.headers, timeout=20)
+    time.sleep(5.0)
+    assert not is_refused(other, headers)
+    assert is_refused(hub, headers)
+
+
 def test_an_accounts_limits_answer_429_with_a_time_to_come_back(start_hub):
     # Ten calls at once, and one more each second: however slow the machine is, it asks faster than that.
     hub = start_hub(queued_slices_max=10, stored_bytes_max=100, calls_per_minute_max=60)

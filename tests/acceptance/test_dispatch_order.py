@@ -14,6 +14,7 @@ from tests.support.quickest import quickest_of
 
 RTX_4090 = {"name": "NVIDIA GeForce RTX 4090", "vram_bytes": 24_000_000_000}
 RTX_3060 = {"name": "NVIDIA GeForce RTX 3060", "vram_bytes": 12_000_000_000}
+PLANTED = ("-m", "tests.support.planted_hub")
 
 
 def submit(hub_url: str, person: Person, **spec: object) -> dict[str, Any]:
@@ -66,6 +67,27 @@ async def test_a_4090_runs_the_hundred_slices_that_need_it_before_ten_thousand_t
     big = submit(hub.url, submitter, slice_count=100, requirements={"vram_bytes": 24_000_000_000}, priority=-10)
     node = await make_node(hub.url, owner, gpus=[RTX_4090], cpu_slots=0)
     assert await run_all(node, 103) == [big["id"]] * 100 + [small["id"]] * 3
+    await node.close()
+
+
+async def test_control_a_hub_with_one_line_keeps_the_cpu_job_waiting(start_hub):
+    hub = start_hub(program=(*PLANTED, "one_line"), lease_seconds=30)
+    submitter, owner = sign_up(hub.url), sign_up(hub.url)
+    submit(hub.url, submitter, slice_count=100, requirements={"gpu": True}, priority=10)
+    node = await make_node(hub.url, owner, cpu_slots=1)
+    assert (await node.next(wait_seconds=1.5)).status_code == 204
+    submit(hub.url, submitter, priority=-10)
+    assert [(await node.next(wait_seconds=1.5)).status_code for _ in range(3)] == [204] * 3
+    await node.close()
+
+
+async def test_control_a_hub_that_serves_the_modest_first_wastes_the_4090(start_hub):
+    hub = start_hub(program=(*PLANTED, "modest_first"), lease_seconds=30)
+    submitter, owner = sign_up(hub.url), sign_up(hub.url)
+    small = submit(hub.url, submitter, slice_count=100, requirements={"vram_bytes": 10_000_000_000}, priority=-10)
+    submit(hub.url, submitter, slice_count=10, requirements={"vram_bytes": 24_000_000_000}, priority=10)
+    node = await make_node(hub.url, owner, gpus=[RTX_4090], cpu_slots=0)
+    assert await run_all(node, 3) == [small["id"]] * 3
     await node.close()
 
 
