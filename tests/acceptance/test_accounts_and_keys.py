@@ -71,7 +71,7 @@ def test_an_email_is_taken_once(hub):
 
 def test_a_sign_in_link_gives_a_browser_a_cookie_that_other_sites_cannot_use(hub, submitter):
     link = post(hub, "/v1/sign-in-links", submitter).json()
-    with httpx.Client(base_url=hub.url, follow_redirects=True) as browser:
+    with httpx.Client(base_url=hub.url, follow_redirects=True, timeout=60) as browser:
         assert browser.get(link["path"]).status_code == 200
         assert browser.post("/v1/sign-in", json={"link_token": link["token"]}).status_code == 200
         assert browser.get("/v1/accounts/me").status_code == 200
@@ -88,9 +88,9 @@ def test_a_sign_in_link_gives_a_browser_a_cookie_that_other_sites_cannot_use(hub
 def test_a_key_cannot_make_a_stronger_key(hub, submitter):
     weak = post(hub, "/v1/keys", submitter, roles=["owner"]).json()["secret"]
     headers = {"Authorization": f"Bearer {weak}"}
-    answer = httpx.post(f"{hub.url}/v1/keys", json={"roles": ["submitter"]}, headers=headers)
+    answer = httpx.post(f"{hub.url}/v1/keys", json={"roles": ["submitter"]}, headers=headers, timeout=60)
     assert answer.status_code == 403
-    assert httpx.post(f"{hub.url}/v1/jobs", json={"command": ["x"]}, headers=headers).status_code == 403
+    assert httpx.post(f"{hub.url}/v1/jobs", json={"command": ["x"]}, headers=headers, timeout=60).status_code == 403
 
 
 def is_refused(hub, headers) -> bool:
@@ -139,7 +139,10 @@ def test_an_accounts_limits_answer_429_with_a_time_to_come_back(start_hub):
 
     content = b"x" * 200
     upload = httpx.put(
-        f"{hub.url}/v1/artifacts/{hashlib.sha256(content).hexdigest()}", content=content, headers=person.headers
+        f"{hub.url}/v1/artifacts/{hashlib.sha256(content).hexdigest()}",
+        content=content,
+        headers=person.headers,
+        timeout=60,
     )
     assert upload.status_code == 429
     answers = [me(hub, person.headers) for _ in range(80)]
@@ -149,14 +152,19 @@ def test_an_accounts_limits_answer_429_with_a_time_to_come_back(start_hub):
 
 def test_an_operator_raises_a_limit_and_takes_a_role_away(hub, operator, submitter):
     def change(**body):
-        return httpx.patch(f"{hub.url}/v1/accounts/{submitter.account_id}", json=body, headers=operator.headers)
+        return httpx.patch(
+            f"{hub.url}/v1/accounts/{submitter.account_id}", json=body, headers=operator.headers, timeout=60
+        )
 
     changed = change(queued_slices_max=7, roles=["owner"]).json()
     assert (changed["limits"]["queued_slices_max"], changed["roles"]) == (7, ["owner"])
     assert post(hub, "/v1/jobs", submitter, command=["x"]).status_code == 403
     assert change(queued_slices_max=0).status_code == 400
     yourself = httpx.patch(
-        f"{hub.url}/v1/accounts/{operator.account_id}", json={"roles": ["owner"]}, headers=operator.headers
+        f"{hub.url}/v1/accounts/{operator.account_id}",
+        json={"roles": ["owner"]},
+        headers=operator.headers,
+        timeout=60,
     )
     assert yourself.status_code == 403
 

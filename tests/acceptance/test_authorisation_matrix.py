@@ -257,7 +257,7 @@ class World:
         self.headers |= {"operator": operator.headers, "suspended": suspended.headers}
         self.post(f"/v1/accounts/{suspended.account_id}/suspend", operator.headers)
         revoked = self.post("/v1/keys", self.alice.headers, json={})
-        httpx.delete(f"{self.hub_url}/v1/keys/{revoked['key']['id']}", headers=self.alice.headers)
+        httpx.delete(f"{self.hub_url}/v1/keys/{revoked['key']['id']}", headers=self.alice.headers, timeout=60)
         self.headers["revoked"] = bearer(revoked["secret"])
         expired = self.post("/v1/keys", self.alice.headers, json={"expires_seconds": 60})
         await self.execute("UPDATE api_keys SET expires_at = now() WHERE id = $1", expired["key"]["id"])
@@ -293,7 +293,9 @@ class World:
 
     async def upload(self) -> str:
         sha = hashlib.sha256(b"input").hexdigest()
-        answer = httpx.put(f"{self.hub_url}/v1/artifacts/{sha}", content=b"input", headers=self.alice.headers)
+        answer = httpx.put(
+            f"{self.hub_url}/v1/artifacts/{sha}", content=b"input", headers=self.alice.headers, timeout=60
+        )
         assert answer.status_code == 200, answer.text
         return sha
 

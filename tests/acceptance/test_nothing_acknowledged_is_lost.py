@@ -86,11 +86,12 @@ async def test_no_running_attempt_is_lost_while_hub_and_database_are_away_for_th
         release.set()
         await wait_for(
             lambda: (
-                httpx.get(f"{hub.url}/v1/jobs/{job_id}", headers=submitter.headers).json()["state"] == "succeeded"
+                httpx.get(f"{hub.url}/v1/jobs/{job_id}", headers=submitter.headers, timeout=60).json()["state"]
+                == "succeeded"
             ),
             what="the job to succeed",
         )
-        page = httpx.get(f"{hub.url}/v1/jobs/{job_id}/slices", headers=submitter.headers).json()
+        page = httpx.get(f"{hub.url}/v1/jobs/{job_id}/slices", headers=submitter.headers, timeout=60).json()
         assert [slice_["attempt_count"] for slice_ in page["slices"]] == [1] * 8
         stop.set()
         await asyncio.gather(*living, return_exceptions=True)

@@ -151,13 +151,13 @@ class World:
             self.metadata[f"alice_{role}"] = bearer(key["secret"])
         self.post(f"/v1/accounts/{suspended.account_id}/suspend", operator.headers)
         revoked = self.post("/v1/keys", self.alice.headers, json={})
-        httpx.delete(f"{url}/v1/keys/{revoked['key']['id']}", headers=self.alice.headers)
+        httpx.delete(f"{url}/v1/keys/{revoked['key']['id']}", headers=self.alice.headers, timeout=60)
         self.metadata["revoked"] = bearer(revoked["secret"])
         expired = self.post("/v1/keys", self.alice.headers, json={"expires_seconds": 60})
         await self.execute("UPDATE api_keys SET expires_at = now() WHERE id = $1", expired["key"]["id"])
         self.metadata["expired"] = bearer(expired["secret"])
         await self.hold_leases(mallory)
-        answer = httpx.put(f"{url}/v1/artifacts/{SHA}", content=b"bytes", headers=self.alice.headers)
+        answer = httpx.put(f"{url}/v1/artifacts/{SHA}", content=b"bytes", headers=self.alice.headers, timeout=60)
         assert answer.status_code == 200, answer.text
 
     async def hold_leases(self, mallory: Any) -> None:
