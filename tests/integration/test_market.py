@@ -25,10 +25,11 @@ from computepool.core.placement.shape import to_shape
 from computepool.hub.services import market as service
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.prices import PriceBook, load_rate_card
-from computepool.hub.store import audit
+from computepool.hub.store import audit, checkpoints
 from computepool.hub.store import market as store
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store.market import StoredSpot
+from computepool.hub.store.upgrade import ADVISORY_LOCK
 from computepool.wire.nodes import Gpu
 from tests.support.builders import GB
 from tests.support.market_rows import insert_index, insert_point
@@ -591,4 +592,4 @@ async def test_a_great_queue_is_counted_up_to_a_limit(grid, owner):
 
 
 def test_the_lock_of_the_market_is_not_that_of_another_chore():
-    assert store._ADVISORY_LOCK != audit._ADVISORY_LOCK
+    assert len({store._ADVISORY_LOCK, audit._ADVISORY_LOCK, checkpoints._ADVISORY_LOCK, ADVISORY_LOCK}) == 4
