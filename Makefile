@@ -80,6 +80,11 @@ $(SITE): $(READY) web/node_modules/.ready docs/reference/openapi.json scripts/pa
 web/check: web/node_modules/.ready ## Types, style and pure models of the dashboard
 	@cd web && npm run --silent generate >/dev/null && npm run --silent types && npm run --silent lint && npm run --silent test >models.log || { cat models.log >&2; exit 1; }
 
+# One after the other: both write the types of the API.
+.PHONY: web/whole
+web/whole: web
+	@$(MAKE) -s web/check
+
 .PHONY: screenshots
 screenshots: setup web ## Pictures of all pages, light, dark and on a phone, in build/screenshots
 	@PYTHONPATH=. $(BIN)/python scripts/screenshots.py $(ARGS)
@@ -88,7 +93,8 @@ screenshots: setup web ## Pictures of all pages, light, dark and on a phone, in 
 # browser, tensors, crowds, and whatever is measured.
 SIDE_BY_SIDE := -n 2 --dist loadfile
 .PHONY: test
-test: check web web/check ## What CI runs: check, then every test, fast ones first
+test: setup ## What CI runs: check, then every test, fast ones first
+	@$(MAKE) -s -j2 --output-sync=target check web/whole
 	@$(BIN)/pytest $(SIDE_BY_SIDE) -m "not alone" tests/unit tests/property tests/migration tests/integration tests/acceptance
 	@$(BIN)/pytest -m alone tests/contract tests/acceptance tests/web
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from computepool.wire.grpc_poller import keep_poller
-from tests.support.hub_process import HubProcess
+from tests.support.hub_process import SHORT_LEASE_SECONDS, HubProcess
 from tests.support.people import Person, sign_in_operator, sign_up
 from tests.support.postgres import TestServer
 
@@ -66,10 +66,6 @@ def start_hub(dsn: str, tmp_path: Path) -> Iterator[Callable[..., HubProcess]]:
         hub.kill()
 
 
-# Longer than any pause of a busy machine: nobody loses a lease who does not mean to.
-PATIENT_LEASE_SECONDS = 30.0
-
-
 # Rooms of which every test computes, or measures, so much that nothing may run beside it.
 ROOMS_ALONE = ("contract", "web")
 
@@ -88,16 +84,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def hub(start_hub: Callable[..., HubProcess], request: pytest.FixtureRequest) -> HubProcess:
     if request.node.get_closest_marker("short_leases"):
-        return start_hub()
-    return start_hub(lease_seconds=PATIENT_LEASE_SECONDS)
+        return start_hub(lease_seconds=SHORT_LEASE_SECONDS)
+    return start_hub()
 
 
 @pytest.fixture(scope="session")
 def shared_hub(postgres: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
     """One hub for tests that neither kill it nor mind what others have submitted."""
     dsn = asyncio.run(postgres.create_database())
-    folder = tmp_path_factory.mktemp("shared")
-    hub = HubProcess(dsn=dsn, data_dir=folder, lease_seconds=PATIENT_LEASE_SECONDS).start()
+    hub = HubProcess(dsn=dsn, data_dir=tmp_path_factory.mktemp("shared")).start()
     yield hub
     hub.kill()
 

@@ -36,7 +36,7 @@ def lent(postgres, tmp_path_factory) -> Iterator[Client]:
     """A submitter at a hub with one machine that lends two slots, for all tests that need no other machine: whatever
     a job does to its sandbox, the next one finds the machine as it was."""
     root = tmp_path_factory.mktemp("lent")
-    hub = HubProcess(dsn=asyncio.run(postgres.create_database()), data_dir=root, lease_seconds=30).start()
+    hub = HubProcess(dsn=asyncio.run(postgres.create_database()), data_dir=root).start()
     owner, submitter = sign_up(hub.url, "owner"), sign_up(hub.url, "submitter")
     agent = AgentProcess(hub_url=hub.url, owner=owner, root=root, profile="cpu-only", cpu_slots=2).start()
     with Client(hub_url=hub.url, key=submitter.key) as client:

@@ -71,7 +71,7 @@ async def test_a_4090_runs_the_hundred_slices_that_need_it_before_ten_thousand_t
 
 
 async def test_control_a_hub_with_one_line_keeps_the_cpu_job_waiting(start_hub):
-    hub = start_hub(program=(*PLANTED, "one_line"), lease_seconds=30)
+    hub = start_hub(program=(*PLANTED, "one_line"))
     submitter, owner = sign_up(hub.url), sign_up(hub.url)
     submit(hub.url, submitter, slice_count=100, requirements={"gpu": True}, priority=10)
     node = await make_node(hub.url, owner, cpu_slots=1)
@@ -82,7 +82,7 @@ async def test_control_a_hub_with_one_line_keeps_the_cpu_job_waiting(start_hub):
 
 
 async def test_control_a_hub_that_serves_the_modest_first_wastes_the_4090(start_hub):
-    hub = start_hub(program=(*PLANTED, "modest_first"), lease_seconds=30)
+    hub = start_hub(program=(*PLANTED, "modest_first"))
     submitter, owner = sign_up(hub.url), sign_up(hub.url)
     small = submit(hub.url, submitter, slice_count=100, requirements={"vram_bytes": 10_000_000_000}, priority=-10)
     submit(hub.url, submitter, slice_count=10, requirements={"vram_bytes": 24_000_000_000}, priority=10)

@@ -47,7 +47,6 @@ def test_a_claimed_4090_that_computes_like_something_else_is_refused_its_tier(st
         program=("-m", "tests.support.small_challenges"),
         hardware_proof="true",
         challenge_seconds="0.000001",
-        lease_seconds=30,
     )
     owner, submitter = sign_up(hub.url, "owner"), sign_up(hub.url, "submitter")
     agent = AgentProcess(

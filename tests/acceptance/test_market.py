@@ -76,7 +76,7 @@ async def stop_clock(dsn: str) -> None:
 @pytest.fixture
 async def hub(dsn, start_hub) -> Any:
     await stop_clock(dsn)
-    return start_hub(lease_seconds=30)
+    return start_hub()
 
 
 async def have_ticked(hub: Any, dsn: str) -> None:

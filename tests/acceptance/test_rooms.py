@@ -12,7 +12,7 @@ import pytest
 
 from computepool.core.live.leaderboard import Measure, Period
 from computepool.sdk import Client
-from tests.support.hub_process import HubProcess
+from tests.support.hub_process import SHORT_LEASE_SECONDS, HubProcess
 from tests.support.people import sign_in_operator, sign_up
 from tests.support.protocol_node import ProtocolNode
 
@@ -124,7 +124,7 @@ async def see_titles_and_leaders(hub, submitter, owner) -> None:
 
 
 async def test_work_moves_away_from_a_machine_whose_plug_is_pulled(start_hub):
-    hub: HubProcess = start_hub()
+    hub: HubProcess = start_hub(lease_seconds=SHORT_LEASE_SECONDS)
     owner = sign_up(hub.url, "owner")
     real = ProtocolNode([hub.url], owner, name="real", cpu_slots=1)
     await real.enrol()

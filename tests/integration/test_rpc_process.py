@@ -31,7 +31,7 @@ from computepool.node.vnodes.edges import Edges, Tls
 from computepool.wire.nodes import HubKey
 from computepool.wire.pb.computepool.v1 import jobs_pb2 as pb
 from tests.support.edge_hosts import RUN, make_head, until
-from tests.support.hub_process import HubProcess, free_port
+from tests.support.hub_process import SHORT_LEASE_SECONDS, HubProcess, free_port
 from tests.support.people import Person, sign_up
 from tests.support.protocol_node import ProtocolNode
 from tests.support.rpc_client import RpcNode, wait_for_rpc
@@ -63,7 +63,8 @@ def hub(postgres, tmp_path_factory) -> Iterator[HubProcess]:
     """For tests that do not mind what others do with it."""
     port = free_port()
     dsn = asyncio.run(postgres.create_database())
-    hub = HubProcess(dsn=dsn, data_dir=tmp_path_factory.mktemp("rpc"), rpc_port=port).start()
+    folder = tmp_path_factory.mktemp("rpc")
+    hub = HubProcess(dsn=dsn, data_dir=folder, rpc_port=port, lease_seconds=SHORT_LEASE_SECONDS).start()
     hub.rpc_address = f"127.0.0.1:{port}"
     asyncio.run(wait_for_rpc(hub.rpc_address))
     yield hub
