@@ -186,7 +186,7 @@ async def open_contest(hub: Any, dsn: str, node: ProtocolNode) -> Contest:
     return contest
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(280)
 async def test_while_others_pay_spot_a_lower_ceiling_waits_and_then_it_runs_at_its_own(hub, dsn, node):
     contest = await open_contest(hub, dsn, node)
     [spot] = contest.miser.market.spot().spots
@@ -214,7 +214,7 @@ async def test_while_others_pay_spot_a_lower_ceiling_waits_and_then_it_runs_at_i
     assert [row["rate"] for row in rates] == [5 * CREDIT, REFERENCE, spot.spot_microcredits_per_hour]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(280)
 async def test_owners_use_their_own_machine_for_nothing_whatever_others_pay_for_it(hub, dsn, owner, node):
     contest = await open_contest(hub, dsn, node)
     with Client(hub.url, owner.key) as client:
@@ -278,7 +278,7 @@ async def test_a_fixed_price_is_typed_agreed_paid_whole_or_by_its_part_and_expla
     assert "Everything agrees: rules, attempts and ledger." in shown
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(280)
 async def test_control_where_spot_has_no_force_the_miser_is_served_among_the_first(start_hub, dsn):
     await stop_clock(dsn)
     hub = start_hub(program=("-m", "tests.support.planted_hub", "spot_without_force"))
@@ -327,7 +327,7 @@ async def trade_with_oneself(hub: Any, dsn: str) -> Client:
     return buyer
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(280)
 async def test_wash_trades_of_linked_accounts_do_not_move_the_index(hub, dsn, capsys):
     buyer = await trade_with_oneself(hub, dsn)
     [level] = buyer.market.index().levels
@@ -347,7 +347,7 @@ async def test_wash_trades_of_linked_accounts_do_not_move_the_index(hub, dsn, ca
     assert "Strangers paid 9.6, 100 % of the usual price: the median by time of 3 deals." in capsys.readouterr().out
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(280)
 async def test_control_an_index_of_all_that_was_paid_is_moved_by_them(start_hub, dsn):
     await stop_clock(dsn)
     hub = start_hub(program=("-m", "tests.support.planted_hub", "index_of_everything"))

@@ -186,7 +186,7 @@ async def run_planted(start_hub, dsn: str, bug: str, *, until: str | None = None
     return await read_history(dsn)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(280)
 async def test_control_without_row_locks_and_the_slice_index_a_slice_is_leased_twice(start_hub, dsn):
     await drop_index(dsn, "attempts_live_slice_idx")
     await drop_index_constraint(dsn)
@@ -203,13 +203,13 @@ async def drop_index_constraint(dsn: str) -> None:
         await conn.close()
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(280)
 async def test_without_row_locks_alone_the_indexes_still_hold(start_hub, dsn):
     history = await run_planted(start_hub, dsn, "no_row_locks")
     assert (history["double_slices"], history["double_slots"]) == (0, 0)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(280)
 async def test_control_without_the_slot_index_a_slot_is_given_twice(start_hub, dsn):
     await drop_index(dsn, "attempts_live_slot_idx")
     history = await run_planted(start_hub, dsn, "none", until="double_slots")

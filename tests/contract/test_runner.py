@@ -352,7 +352,7 @@ def test_runner_outlives_the_process_that_started_it_and_is_adopted_by_another(l
         "handle.spawn(Path(sys.argv[1]), AttemptRequest.from_json(json.loads(sys.argv[2])))\n"
     )
     first_agent = [sys.executable, "-c", story, str(attempt.state_dir), json.dumps(request.to_json())]
-    subprocess.run(first_agent, check=True, timeout=20)
+    subprocess.run(first_agent, check=True, timeout=60)
     attempt.await_words("READY")
 
     assert handle.list_state_dirs(attempt.state_dir.parent) == [attempt.state_dir]

@@ -20,7 +20,7 @@ from tests.support.network_data import make_dataset, same_bits
 from tests.support.networks import make_char_lm, make_mlp
 from tests.support.vnode_nets import make_net, make_samples
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(280)
 
 
 @pytest.fixture(scope="module")
