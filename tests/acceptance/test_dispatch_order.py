@@ -56,7 +56,7 @@ async def test_a_cpu_job_submitted_last_starts_at_once_behind_ten_thousand_gpu_s
         return seconds
 
     # Far less than a beat or a timer: it did not wait for anything but its own transaction.
-    assert await quickest_of(start_one, enough=0.5) < 0.5
+    assert await quickest_of(start_one, enough=0.9) < 0.9
     await node.close()
 
 
