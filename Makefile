@@ -80,16 +80,23 @@ $(SITE): $(READY) web/node_modules/.ready docs/reference/openapi.json scripts/pa
 web/check: web/node_modules/.ready ## Types, style and pure models of the dashboard
 	@cd web && npm run --silent generate >/dev/null && npm run --silent types && npm run --silent lint && npm run --silent test >models.log || { cat models.log >&2; exit 1; }
 
+# One after the other: both write the types of the API.
+.PHONY: web/whole
+web/whole: web
+	@$(MAKE) -s web/check
+
 .PHONY: screenshots
 screenshots: setup web ## Pictures of all pages, light, dark and on a phone, in build/screenshots
 	@PYTHONPATH=. $(BIN)/python scripts/screenshots.py $(ARGS)
 
-# Rules and the store wait more than they compute. Contracts and stories start many processes: one after the other.
+# Most tests wait more than they compute. What needs the machine for itself has the mark `alone`: contracts, the
+# browser, tensors, crowds, and whatever is measured.
 SIDE_BY_SIDE := -n 2 --dist loadfile
 .PHONY: test
-test: check web web/check ## What CI runs: check, then every test, fast ones first
-	@$(BIN)/pytest $(SIDE_BY_SIDE) tests/unit tests/property tests/migration tests/integration
-	@$(BIN)/pytest tests/contract tests/acceptance tests/web
+test: setup ## What CI runs: check, then every test, fast ones first
+	@$(MAKE) -s -j2 --output-sync=target check web/whole
+	@$(BIN)/pytest $(SIDE_BY_SIDE) -m "not alone" tests/unit tests/property tests/migration tests/integration tests/acceptance
+	@$(BIN)/pytest -m alone tests/contract tests/acceptance tests/web
 
 .PHONY: test/unit
 test/unit: setup ## Rules only, no I/O
@@ -105,7 +112,8 @@ test/contract: setup ## The sandbox suite and its escape probes (ARGS=--every-ba
 
 .PHONY: test/acceptance
 test/acceptance: setup ## Stories told with real processes
-	@$(BIN)/pytest tests/acceptance
+	@$(BIN)/pytest $(SIDE_BY_SIDE) -m "not alone" tests/acceptance
+	@$(BIN)/pytest -m alone tests/acceptance
 
 .PHONY: test/web
 test/web: setup web ## The dashboard in a real browser, against a real hub with the demo's fleet

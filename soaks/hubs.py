@@ -125,11 +125,19 @@ async def kill_in_turn(
         await asyncio.to_thread(hub.start)
 
 
-async def follow_queue(dsn: str, span: Span) -> None:
-    """Without it submitters outrun the nodes, and the end would be a wait for what is left."""
+COUNT_DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+
+
+async def follow_queue(dsn: str, span: Span, record: Record, *, acknowledged_min: int, until_deadlock: bool) -> None:
+    """Without it submitters outrun the nodes, and the end would be a wait for what is left. A slow machine is given
+    the time that it needs to show something."""
     async with connected(dsn) as conn:
         while not span.over:
             span.open_jobs = await conn.fetchval("SELECT count(*) FROM jobs WHERE finished_at IS NULL")
+            if record.acknowledged < acknowledged_min:
+                span.ends_at = max(span.ends_at, time.monotonic() + 1.0)
+            if until_deadlock and await conn.fetchval(COUNT_DEADLOCKS):
+                span.ends_at = time.monotonic()
             await asyncio.sleep(0.2)
 
 
@@ -144,6 +152,8 @@ async def run_hubs(
     kill_every_seconds: float | None = None,
     kills_min: int = 0,
     planted: str | None = None,
+    acknowledged_min: int = 0,
+    until_deadlock: bool = False,
 ) -> dict[str, int]:
     program = ("-m", "tests.support.planted_hub", planted) if planted else ("-m", "computepool.hub")
     hubs = [
@@ -164,7 +174,8 @@ async def run_hubs(
         stop, span = asyncio.Event(), Span(time.monotonic() + seconds)
         living = [asyncio.create_task(node.run(stop, work=_work_of(node), claims=True)) for node in fleet]
         crowd = [Submitter(i, urls, people, record) for i in range(clients)]
-        chores = [follow_queue(dsn, span), *(client.run(span) for client in crowd)]
+        following = follow_queue(dsn, span, record, acknowledged_min=acknowledged_min, until_deadlock=until_deadlock)
+        chores = [following, *(client.run(span) for client in crowd)]
         if kill_every_seconds is not None:
             chores.append(kill_in_turn(hubs, record, span, every_seconds=kill_every_seconds, kills_min=kills_min))
         await asyncio.gather(*chores)
@@ -218,9 +229,7 @@ async def _sum_up(dsn: str, record: Record, cancelled: set[str]) -> dict[str, in
         outcome["cancelled_unasked"] = sum(
             1 for id, state in states.items() if state == "cancelled" and id not in cancelled
         )
-        outcome["deadlocks"] = await conn.fetchval(
-            "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
-        )
+        outcome["deadlocks"] = await conn.fetchval(COUNT_DEADLOCKS)
         outcome["orphans"] = await conn.fetchval(
             "SELECT (SELECT count(*) FROM slices s WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = s.job_id))"
             " + (SELECT count(*) FROM attempts a WHERE NOT EXISTS"

@@ -7,11 +7,18 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from computepool.wire.grpc_poller import keep_poller
-from tests.support.hub_process import HubProcess
+from tests.support.hub_process import SHORT_LEASE_SECONDS, HubProcess
 from tests.support.people import Person, sign_in_operator, sign_up
 from tests.support.postgres import TestServer
+
+# The same cases in every run, and none of them fails because the machine is slow.
+settings.register_profile(
+    "suite", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
 
 TESTS = Path(__file__).parent
 # Stories wait for real processes on a machine that others share: one that fails is told once more, and the summary
@@ -60,6 +67,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
         Path(folder).chmod(0o755)
         server = EmbeddedPostgres(Path(folder) / "database")
         found = TestServer(asyncio.run(server.start()))
+        asyncio.run(found.forget_power_cuts())
         asyncio.run(found.create_template())
         yield found
         asyncio.run(server.stop())
@@ -88,8 +96,25 @@ def start_hub(dsn: str, tmp_path: Path) -> Iterator[Callable[..., HubProcess]]:
         hub.kill()
 
 
+# Rooms of which every test computes, or measures, so much that nothing may run beside it.
+ROOMS_ALONE = ("contract", "web")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "alone: computes or measures so much that nothing may run beside it")
+    config.addinivalue_line("markers", "short_leases: the test's hub notices within seconds that a node is silent")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).parts[0] in ROOMS_ALONE:
+            item.add_marker("alone")
+
+
 @pytest.fixture
-def hub(start_hub: Callable[..., HubProcess]) -> HubProcess:
+def hub(start_hub: Callable[..., HubProcess], request: pytest.FixtureRequest) -> HubProcess:
+    if request.node.get_closest_marker("short_leases"):
+        return start_hub(lease_seconds=SHORT_LEASE_SECONDS)
     return start_hub()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -256,7 +257,7 @@ class World:
         self.headers |= {"operator": operator.headers, "suspended": suspended.headers}
         self.post(f"/v1/accounts/{suspended.account_id}/suspend", operator.headers)
         revoked = self.post("/v1/keys", self.alice.headers, json={})
-        httpx.delete(f"{self.hub_url}/v1/keys/{revoked['key']['id']}", headers=self.alice.headers)
+        httpx.delete(f"{self.hub_url}/v1/keys/{revoked['key']['id']}", headers=self.alice.headers, timeout=60)
         self.headers["revoked"] = bearer(revoked["secret"])
         expired = self.post("/v1/keys", self.alice.headers, json={"expires_seconds": 60})
         await self.execute("UPDATE api_keys SET expires_at = now() WHERE id = $1", expired["key"]["id"])
@@ -292,7 +293,9 @@ class World:
 
     async def upload(self) -> str:
         sha = hashlib.sha256(b"input").hexdigest()
-        answer = httpx.put(f"{self.hub_url}/v1/artifacts/{sha}", content=b"input", headers=self.alice.headers)
+        answer = httpx.put(
+            f"{self.hub_url}/v1/artifacts/{sha}", content=b"input", headers=self.alice.headers, timeout=60
+        )
         assert answer.status_code == 200, answer.text
         return sha
 
@@ -387,14 +390,15 @@ def expected(row: Row, caller: str) -> set[int] | str:
     return "in" if caller.startswith("alice") else {404}
 
 
-async def list_wrong(hub_url: str, dsn: str, operator) -> list[tuple[Any, ...]]:
-    """Every call of the matrix that was answered otherwise than its row says."""
+async def list_wrong(hub_url: str, dsn: str, operator, rows: Mapping[str, Row]) -> list[tuple[Any, ...]]:
+    """Every call of these rows that was answered otherwise than they say."""
     world = World(hub_url, dsn)
     await world.set_up(operator)
     wrong, calls = [], 0
-    async with httpx.AsyncClient(base_url=hub_url, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=hub_url, timeout=60) as client:
         for route in all_routes():
-            row = MATRIX[route.name]
+            if (row := rows.get(route.name)) is None:
+                continue
             for caller in (*NOBODY, *ROLES, *NODES):
                 url = await world.make_path(route.path, row.resource) + row.query
                 body = (
@@ -412,19 +416,20 @@ async def list_wrong(hub_url: str, dsn: str, operator) -> list[tuple[Any, ...]]:
                     good = answer.status_code < 500
                 if not good:
                     wrong.append((route.name, caller, want, answer.status_code, answer.text[:120]))
-    assert calls == len(MATRIX) * (len(NOBODY) + len(ROLES) + len(NODES))
+    assert calls == len(rows) * (len(NOBODY) + len(ROLES) + len(NODES))
     await asyncio.gather(*(node.close() for node in world.nodes))
     return wrong
 
 
 @pytest.mark.timeout(280)
 async def test_every_route_answers_every_caller_as_its_row_says(hub, dsn, operator):
-    assert await list_wrong(hub.url, dsn, operator) == []
+    assert await list_wrong(hub.url, dsn, operator, MATRIX) == []
 
 
 @pytest.mark.timeout(280)
 async def test_control_a_hub_that_forgets_to_compare_tenants_is_caught(start_hub, dsn):
     hub = start_hub(program=("-m", "tests.support.planted_hub", "no_tenant_check"))
     operator = sign_in_operator(hub.url, hub.log_path.read_text())
-    wrong = await list_wrong(hub.url, dsn, operator)
+    jobs = {name: row for name, row in MATRIX.items() if row.resource == "job"}
+    wrong = await list_wrong(hub.url, dsn, operator, jobs)
     assert {(row[0], row[1]) for row in wrong} >= {("GET /v1/jobs/{job_id}", "mallory")}

@@ -129,11 +129,11 @@ def test_one_key_used_by_fifty_clients_at_once_makes_one_job(hub, submitter, job
 
 
 def test_an_upload_with_the_wrong_hash_or_too_many_bytes_is_refused(hub, submitter):
-    wrong = httpx.put(f"{hub.url}/v1/artifacts/{'0' * 64}", content=b"abc", headers=submitter.headers)
+    wrong = httpx.put(f"{hub.url}/v1/artifacts/{'0' * 64}", content=b"abc", headers=submitter.headers, timeout=60)
     assert (wrong.status_code, wrong.json()["code"]) == (400, "invalid_request")
     assert hashlib.sha256(b"abc").hexdigest() in wrong.json()["message"]
     sha = hashlib.sha256(b"abc").hexdigest()
-    assert httpx.get(f"{hub.url}/v1/artifacts/{sha}", headers=submitter.headers).status_code == 404
+    assert httpx.get(f"{hub.url}/v1/artifacts/{sha}", headers=submitter.headers, timeout=60).status_code == 404
 
 
 def test_a_file_larger_than_the_hub_takes_is_refused_before_it_is_read(start_hub):
@@ -142,7 +142,7 @@ def test_a_file_larger_than_the_hub_takes_is_refused_before_it_is_read(start_hub
     hub = start_hub(upload_bytes_max=1_000)
     content = b"x" * 2_000
     url = f"{hub.url}/v1/artifacts/{hashlib.sha256(content).hexdigest()}"
-    answer = httpx.put(url, content=content, headers=sign_up(hub.url).headers)
+    answer = httpx.put(url, content=content, headers=sign_up(hub.url).headers, timeout=60)
     assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
 
 
@@ -151,11 +151,11 @@ def test_an_uploaded_file_comes_back_whole_and_in_part(hub, submitter):
     sha = hashlib.sha256(content).hexdigest()
     url = f"{hub.url}/v1/artifacts/{sha}"
     for _ in range(2):
-        assert httpx.put(url, content=content, headers=submitter.headers).status_code == 200
-    assert httpx.get(url, headers=submitter.headers).content == content
-    part = httpx.get(url, headers={**submitter.headers, "Range": "bytes=1000000-1000099"})
+        assert httpx.put(url, content=content, headers=submitter.headers, timeout=60).status_code == 200
+    assert httpx.get(url, headers=submitter.headers, timeout=60).content == content
+    part = httpx.get(url, headers={**submitter.headers, "Range": "bytes=1000000-1000099"}, timeout=60)
     assert (part.status_code, part.content) == (206, content[1_000_000:1_000_100])
-    me = httpx.get(f"{hub.url}/v1/accounts/me", headers=submitter.headers).json()
+    me = httpx.get(f"{hub.url}/v1/accounts/me", headers=submitter.headers, timeout=60).json()
     assert me["stored_bytes"] == len(content)
 
 
@@ -163,12 +163,12 @@ def test_an_uploaded_file_comes_back_whole_and_in_part(hub, submitter):
     "path", ["/v1/jobs/nonsense", "/v1/jobs/00000000-0000-0000-0000-000000000000", "/v1/nowhere"]
 )
 def test_what_is_not_there_is_404_with_a_code(hub, submitter, path):
-    answer = httpx.get(hub.url + path, headers=submitter.headers)
+    answer = httpx.get(hub.url + path, headers=submitter.headers, timeout=60)
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
 def test_strange_queries_never_crash_the_hub(hub, submitter):
-    job = httpx.post(f"{hub.url}/v1/jobs", json=SPEC, headers=submitter.headers).json()["id"]
+    job = httpx.post(f"{hub.url}/v1/jobs", json=SPEC, headers=submitter.headers, timeout=60).json()["id"]
     for query in (
         "limit=0",
         "limit=-5",
@@ -188,5 +188,5 @@ def test_strange_queries_never_crash_the_hub(hub, submitter):
             f"/v1/jobs/{job}/events",
             "/v1/nodes",
         ):
-            answer = httpx.get(f"{hub.url}{path}?{query}", headers=submitter.headers)
+            answer = httpx.get(f"{hub.url}{path}?{query}", headers=submitter.headers, timeout=60)
             assert answer.status_code in (200, 400, 404), (path, query, answer.text)

@@ -206,10 +206,10 @@ BAD = [
 
 
 async def test_nonsense_is_refused_politely(town: Town):
-    async with httpx.AsyncClient(base_url=town.hub.url, headers=town.owner.headers) as client:
+    async with httpx.AsyncClient(base_url=town.hub.url, headers=town.owner.headers, timeout=60) as client:
         answers = [(path, (await client.get(path)).status_code) for path, _ in BAD]
         assert answers == BAD
-    async with httpx.AsyncClient(base_url=town.hub.url, headers=town.operator.headers) as client:
+    async with httpx.AsyncClient(base_url=town.hub.url, headers=town.operator.headers, timeout=60) as client:
         for path in ("batches?number=0", "batches?known=1:abc", "batches?number=x"):
             assert (await client.get(f"/v1/operator/audit/{path}")).status_code == 400
         body: Any

@@ -111,7 +111,7 @@ def get_state(client: Client, payout_id: UUID) -> PayoutState:
     return client.credits.get_payout(payout_id=payout_id).state
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(280)
 async def test_a_charged_back_top_up_that_was_spent_leaves_exact_books_a_visible_loss_and_a_frozen_account(
     cash_hub, dsn, provider, operator_client
 ):
@@ -290,7 +290,7 @@ class Terminal:
         return dict(line.split()[:2] for line in self.type().splitlines())[balance]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(280)
 async def test_by_hand_money_comes_in_and_goes_out_on_the_bank_statements_word(start_hub, dsn, capsys):
     hub = start_hub(
         welcome_microcredits=0, payment_instructions="Pay to bank 1.", payout_cool_off_seconds=0, holdback_seconds=0

@@ -7,13 +7,14 @@ import time
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.support.people import Person, sign_up
-from tests.support.protocol_node import ProtocolNode
+from tests.support.protocol_node import ProtocolNode, wait_for_parked
+from tests.support.quickest import quickest_of
 
 RTX_4090 = {"name": "NVIDIA GeForce RTX 4090", "vram_bytes": 24_000_000_000}
 RTX_3060 = {"name": "NVIDIA GeForce RTX 3060", "vram_bytes": 12_000_000_000}
+PLANTED = ("-m", "tests.support.planted_hub")
 
 
 def submit(hub_url: str, person: Person, **spec: object) -> dict[str, Any]:
@@ -33,7 +34,7 @@ async def run_all(node: ProtocolNode, count: int) -> list[str]:
     jobs: list[str] = []
     given = []
     while len(jobs) < count:
-        given = given or node.take((await node.next(wait_seconds=5)).json())
+        given = given or await node.claim_some()
         held, *given = given
         jobs.append(held.order["job_id"])
         given += await node.complete_and_claim(held)
@@ -44,12 +45,18 @@ async def test_a_cpu_job_submitted_last_starts_at_once_behind_ten_thousand_gpu_s
     submit(hub.url, submitter, slice_count=10_000, requirements={"gpu": True}, priority=10)
     node = await make_node(hub.url, owner, cpu_slots=1)
     assert (await node.next(wait_seconds=1.5)).status_code == 204
-    small = submit(hub.url, submitter, priority=-10)
-    started = time.monotonic()
-    [held] = node.take((await node.next(wait_seconds=5)).json())
-    assert held.order["job_id"] == small["id"]
+
+    async def start_one() -> float:
+        small = submit(hub.url, submitter, priority=-10)
+        started = time.monotonic()
+        held = await node.claim_one()
+        seconds = time.monotonic() - started
+        assert held.order["job_id"] == small["id"]
+        await node.deliver(held)
+        return seconds
+
     # Far less than a beat or a timer: it did not wait for anything but its own transaction.
-    assert time.monotonic() - started < 3
+    assert await quickest_of(start_one, enough=0.9) < 0.9
     await node.close()
 
 
@@ -63,20 +70,43 @@ async def test_a_4090_runs_the_hundred_slices_that_need_it_before_ten_thousand_t
     await node.close()
 
 
+async def test_control_a_hub_with_one_line_keeps_the_cpu_job_waiting(start_hub):
+    hub = start_hub(program=(*PLANTED, "one_line"))
+    submitter, owner = sign_up(hub.url), sign_up(hub.url)
+    submit(hub.url, submitter, slice_count=100, requirements={"gpu": True}, priority=10)
+    node = await make_node(hub.url, owner, cpu_slots=1)
+    assert (await node.next(wait_seconds=1.5)).status_code == 204
+    submit(hub.url, submitter, priority=-10)
+    assert [(await node.next(wait_seconds=1.5)).status_code for _ in range(3)] == [204] * 3
+    await node.close()
+
+
+async def test_control_a_hub_that_serves_the_modest_first_wastes_the_4090(start_hub):
+    hub = start_hub(program=(*PLANTED, "modest_first"))
+    submitter, owner = sign_up(hub.url), sign_up(hub.url)
+    small = submit(hub.url, submitter, slice_count=100, requirements={"vram_bytes": 10_000_000_000}, priority=-10)
+    submit(hub.url, submitter, slice_count=10, requirements={"vram_bytes": 24_000_000_000}, priority=10)
+    node = await make_node(hub.url, owner, gpus=[RTX_4090], cpu_slots=0)
+    assert await run_all(node, 3) == [small["id"]] * 3
+    await node.close()
+
+
 async def test_work_without_a_gpu_leaves_the_card_alone_while_a_cpu_slot_is_free(start_hub):
-    hub = start_hub(beat_seconds=10, lease_seconds=30)
+    # No call is held for longer than a beat, and both should be parked when the jobs come.
+    hub = start_hub(beat_seconds=30, lease_seconds=90)
     submitter, owner = sign_up(hub.url), sign_up(hub.url)
     gamer = await make_node(hub.url, owner, gpus=[RTX_3060], cpu_slots=0)
     plain = await make_node(hub.url, owner, cpu_slots=1)
-    waiting = [plain.next(wait_seconds=5), gamer.next(wait_seconds=2)]
-    calls = [asyncio.create_task(call) for call in waiting]
-    await asyncio.sleep(0.5)
-    submit(hub.url, submitter)
-    answers = await asyncio.gather(*calls)
-    assert [answer.status_code for answer in answers] == [200, 204]
+    at_plain, at_gamer = [asyncio.create_task(node.next(wait_seconds=25)) for node in (plain, gamer)]
+    await wait_for_parked(hub.url, 2)
+    first = submit(hub.url, submitter)
+    [held] = plain.take((await at_plain).json())
+    assert held.order["job_id"] == first["id"]
+    assert not at_gamer.done()
     # With no CPU slot free, it may have the card rather than wait.
-    submit(hub.url, submitter)
-    assert (await gamer.next(wait_seconds=5)).status_code == 200
+    second = submit(hub.url, submitter)
+    [held] = gamer.take((await at_gamer).json())
+    assert held.order["job_id"] == second["id"]
     for node in (gamer, plain):
         await node.close()
 
@@ -93,7 +123,7 @@ async def test_a_higher_class_goes_first_and_only_by_the_operators_grant(hub, su
     ).raise_for_status()
     low = submit(hub.url, submitter, priority_class="low", priority=10)
     normal = submit(hub.url, submitter)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         # Keys are remembered for a few seconds, and with them what they may.
         answer = httpx.post(f"{hub.url}/v1/jobs", json=spec, headers=submitter.headers, timeout=20)
@@ -104,29 +134,6 @@ async def test_a_higher_class_goes_first_and_only_by_the_operators_grant(hub, su
     node = await make_node(hub.url, owner, cpu_slots=1)
     assert await run_all(node, 3) == [high["id"], normal["id"], low["id"]]
     await node.close()
-
-
-@pytest.mark.parametrize("prefer", ["cheapest", "fastest"])
-async def test_the_submitter_chooses_between_the_cheap_and_the_fast_card(start_hub, prefer):
-    # No call is held for longer than a beat, and both should be parked when the job comes.
-    hub = start_hub(beat_seconds=10, lease_seconds=30)
-    submitter, owner = sign_up(hub.url), sign_up(hub.url)
-    slow = await make_node(hub.url, owner, name="slow", gpus=[RTX_3060], cpu_slots=0)
-    fast = await make_node(hub.url, owner, name="fast", gpus=[RTX_4090], cpu_slots=0)
-    for node, credits in ((slow, 5), (fast, 50)):
-        httpx.put(
-            f"{hub.url}/v1/nodes/{node.node_id}/offer",
-            json={"floor_microcredits_per_hour": credits * 1_000_000},
-            headers=owner.headers,
-            timeout=20,
-        ).raise_for_status()
-    calls = [asyncio.create_task(node.next(wait_seconds=4)) for node in (slow, fast)]
-    await asyncio.sleep(1)
-    submit(hub.url, submitter, requirements={"gpu": True}, prefer=prefer)
-    answers = await asyncio.gather(*calls)
-    assert [answer.status_code for answer in answers] == ([200, 204] if prefer == "cheapest" else [204, 200])
-    for node in (slow, fast):
-        await node.close()
 
 
 async def test_nobody_runs_a_job_above_its_ceiling(hub, submitter, owner):
@@ -140,7 +147,7 @@ async def test_nobody_runs_a_job_above_its_ceiling(hub, submitter, owner):
     submit(hub.url, submitter, requirements={"ceiling_microcredits_per_hour": 9_000_000})
     assert (await node.next(wait_seconds=2)).status_code == 204
     willing = submit(hub.url, submitter, requirements={"ceiling_microcredits_per_hour": 11_000_000})
-    [held] = node.take((await node.next(wait_seconds=5)).json())
+    held = await node.claim_one()
     assert held.order["job_id"] == willing["id"]
     await node.close()
 
@@ -161,9 +168,9 @@ async def test_a_batch_of_jobs_is_taken_and_refused_one_by_one(hub, submitter):
 async def test_a_batch_of_completions_counts_one_by_one_under_one_receipt(hub, submitter, owner):
     job = submit(hub.url, submitter, slice_count=3)
     node = await make_node(hub.url, owner, cpu_slots=4)
-    held = node.take((await node.next(wait_seconds=5)).json())
+    held = await node.claim_some()
     while len(held) < 3:
-        held += node.take((await node.next(wait_seconds=5)).json())
+        held += await node.claim_some()
     answer = await node.complete_batch(held, each={held[1].attempt_id: {"lease_secret": "guess"}})
     outcomes = answer.json()["answers"]
     assert [o["accepted"] for o in outcomes] == [True, False, True]
@@ -171,14 +178,4 @@ async def test_a_batch_of_completions_counts_one_by_one_under_one_receipt(hub, s
     await node.complete(held[1])
     done = httpx.get(f"{hub.url}/v1/jobs/{job['id']}", headers=submitter.headers, timeout=20).json()
     assert done["state"] == "succeeded"
-    await node.close()
-
-
-async def test_a_claim_carried_by_a_completion_never_waits(hub, submitter, owner):
-    submit(hub.url, submitter)
-    node = await make_node(hub.url, owner, cpu_slots=1)
-    [held] = node.take((await node.next(wait_seconds=5)).json())
-    started = time.monotonic()
-    assert await node.complete_and_claim(held) == []
-    assert time.monotonic() - started < 3
     await node.close()

@@ -59,7 +59,7 @@ async def find_node(dsn: str, pay: Pay) -> str:
         return str(await conn.fetchval("SELECT node_id FROM attempts WHERE job_id = $1 LIMIT 1", pay.job_id))
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(280)
 async def test_a_submitter_doubts_the_owner_reads_why_and_the_operator_decides(hub, dsn, capsys):
     alice, bob = sign_up(hub.url, "alice"), sign_up(hub.url, "bob")
     her, him = Terminal(hub, alice.key, capsys), Terminal(hub, bob.key, capsys)
@@ -107,7 +107,7 @@ async def test_a_submitter_doubts_the_owner_reads_why_and_the_operator_decides(h
         assert await list_faults(conn) == []
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(280)
 async def test_it_is_too_late_after_the_release_but_not_for_the_operator(hub, dsn):
     alice, bob = sign_up(hub.url, "alice"), sign_up(hub.url, "bob")
     operator = sign_in_operator(hub.url, hub.log_path.read_text())

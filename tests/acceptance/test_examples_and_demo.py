@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.hub_process import free_port
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -39,10 +41,10 @@ def test_the_tiny_agent_runs_jobs_from_a_real_hub(hub, owner, client, tmp_path):
         assert failing.get_slice(0).attempts[0].exit_code == 3
     finally:
         agent.send_signal(signal.SIGTERM)
-        agent.wait(20)
+        agent.wait(60)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(280)
 def test_the_demo_runs_its_examples_on_all_five_nodes_and_ends_cleanly():
     with tempfile.TemporaryDirectory(prefix="cp-demo-") as folder:
         Path(folder).chmod(0o755)
@@ -63,7 +65,7 @@ def test_the_demo_runs_its_examples_on_all_five_nodes_and_ends_cleanly():
         assert left == []
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(280)
 def test_the_agent_as_one_file_runs_a_job(hub, owner, client, tmp_path):
     subprocess.run([sys.executable, "scripts/build_agent_pyz.py"], cwd=ROOT, check=True, timeout=200)
     env = {
@@ -86,4 +88,4 @@ def test_the_agent_as_one_file_runs_a_job(hub, owner, client, tmp_path):
         assert ended.state == "succeeded"
     finally:
         agent.send_signal(signal.SIGTERM)
-        agent.wait(30)
+        agent.wait(60)

@@ -13,6 +13,8 @@ import pytest
 from tests.support.people import Person, sign_up
 from tests.support.protocol_node import Held, ProtocolNode
 
+pytestmark = pytest.mark.alone
+
 SHORT_SECONDS, LONG_SECONDS = 0.2, 2.0
 NODES, SLOTS = 6, 2
 LONG_SLICES = 60
@@ -51,7 +53,7 @@ def share_held(attempts: list[Any], account: str, begin: float, end: float) -> f
     return sum(seconds for who, seconds in had if who == account) / sum(seconds for _, seconds in had)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(280)
 async def test_a_newcomer_gets_its_half_of_the_time_whatever_the_other_has_waiting(dsn, start_hub):
     hubs = [start_hub(beat_seconds=5, lease_seconds=20) for _ in range(3)]
     urls = [hub.url for hub in hubs]

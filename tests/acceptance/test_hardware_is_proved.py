@@ -14,6 +14,8 @@ from tests.support import nvml_stand_in
 from tests.support.agent_process import AgentProcess
 from tests.support.people import Person, sign_up
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +44,9 @@ def wait_for_node(url: str, owner: Person, agent: AgentProcess, *, seconds: floa
 @pytest.mark.usefixtures("card")
 def test_a_claimed_4090_that_computes_like_something_else_is_refused_its_tier(start_hub, tmp_path):
     hub = start_hub(
-        program=("-m", "tests.support.small_challenges"), hardware_proof="true", challenge_seconds="0.000001"
+        program=("-m", "tests.support.small_challenges"),
+        hardware_proof="true",
+        challenge_seconds="0.000001",
     )
     owner, submitter = sign_up(hub.url, "owner"), sign_up(hub.url, "submitter")
     agent = AgentProcess(

@@ -9,11 +9,21 @@ import pytest
 from soaks.hubs import run_hubs
 from soaks.ledger import NOTHING_WRONG
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.mark.timeout(300)
 async def test_many_clients_on_few_accounts_and_killed_hubs_leave_the_books_exact(dsn: str, tmp_path: Path):
     outcome = await run_hubs(
-        dsn, tmp_path, seconds=8, accounts=6, clients=40, owners=3, kill_every_seconds=2, kills_min=2
+        dsn,
+        tmp_path,
+        seconds=8,
+        accounts=6,
+        clients=40,
+        owners=3,
+        kill_every_seconds=2,
+        kills_min=2,
+        acknowledged_min=1_500,
     )
     assert {key: outcome[key] for key in NOTHING_WRONG} == NOTHING_WRONG
     assert outcome["settlements"] > 300

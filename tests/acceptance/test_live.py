@@ -78,7 +78,7 @@ async def test_an_owner_sees_a_node_become_busy_and_an_operator_sees_everyone(hu
         assert rows[0]["id"] == node.node_id
         assert own.find_job(job_id) is None
         await everyone.wait_for(lambda s: s.find_job(job_id))
-    answer = httpx.get(f"{hub.url}/v1/live?everyone=true&seconds=0", headers=owner.headers)
+    answer = httpx.get(f"{hub.url}/v1/live?everyone=true&seconds=0", headers=owner.headers, timeout=60)
     assert answer.status_code == 403
     await node.close()
 
@@ -131,11 +131,11 @@ async def test_a_long_write_transaction_elsewhere_freezes_nothing(hub, dsn, subm
 
 
 async def test_a_revoked_key_ends_its_streams_with_a_last_word(hub, submitter):
-    made = httpx.post(f"{hub.url}/v1/keys", json={}, headers=submitter.headers).json()
+    made = httpx.post(f"{hub.url}/v1/keys", json={}, headers=submitter.headers, timeout=60).json()
     headers = {"Authorization": f"Bearer {made['secret']}"}
     async with LiveStream(f"{hub.url}/v1/live", headers) as stream:
         await stream.wait_for(lambda s: s.messages)
-        httpx.delete(f"{hub.url}/v1/keys/{made['key']['id']}", headers=submitter.headers)
+        httpx.delete(f"{hub.url}/v1/keys/{made['key']['id']}", headers=submitter.headers, timeout=60)
         await stream.wait_end()
         assert (stream.messages[-1][0], stream.messages[-1][2]["code"]) == ("bye", "signed_out")
 
@@ -154,7 +154,7 @@ async def test_a_stream_ends_when_it_was_asked_to_and_when_the_hub_does(hub, sub
 
 @pytest.mark.parametrize(("path", "status"), [("/v1/live", 401), ("/v1/public/live?seconds=-1", 400)])
 def test_a_stream_that_cannot_be_opened_is_refused_as_any_call(hub, path, status):
-    assert httpx.get(hub.url + path).status_code == status
+    assert httpx.get(hub.url + path, timeout=60).status_code == status
 
 
 async def test_a_viewer_that_does_not_read_is_cut_and_the_others_are_not(hub, owner):

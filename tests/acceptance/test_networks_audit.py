@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from computepool.networks import reference
 from tests.support.network_data import make_dataset
 from tests.support.network_grid import NetworkGrid, open_grid
 from tests.support.networks import make_mlp
+
+pytestmark = pytest.mark.alone
 
 STEPS = 30
 # Parts of it are done again, and all of it is replayed.

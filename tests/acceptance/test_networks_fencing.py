@@ -16,11 +16,12 @@ from computepool.hub.store.connect import create_pool
 from computepool.networks import reference
 from computepool.node.vnodes.frames import to_bytes
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
-from tests.acceptance.test_networks_train import open_grid
 from tests.support.edge_hosts import Signer, Stranger
 from tests.support.network_data import make_dataset
-from tests.support.network_grid import NetworkGrid
+from tests.support.network_grid import NetworkGrid, open_grid
 from tests.support.networks import make_mlp
+
+pytestmark = pytest.mark.alone
 
 OLD, OTHER = "seat-0", "seat-1"
 STEPS = 1_000_000
@@ -91,20 +92,18 @@ async def set_haunted(grid: NetworkGrid, spec: NetworkSpec) -> tuple[str, Ghost]
     return run_id, Ghost(grid, await grid.get_run(run_id), spec, token)
 
 
-async def test_a_host_whose_seat_was_given_to_another_is_shown_the_door_and_the_curve_keeps_its_bits(dsn, tmp_path):
-    async with open_grid(dsn=dsn, root=tmp_path) as grid:
-        await grid.start_agents(3)
-        spec = make_mlp(checkpoint_every=10)
-        run_id, ghost = await set_haunted(grid, spec)
-        for _ in range(3):
-            status, words = await ghost.haunt()
-            assert (status, "is here already, in epoch 2" in words) == ("PERMISSION_DENIED", True), words
-        run = await grid.get_run(run_id)
-        assert (run.state, run.epoch) == ("running", 2), await grid.tell_story(run_id)
-        await grid.wait_for_step(run_id, run.step + 5)
-        await grid.call("StopTrain", pb.StopTrainRequest(run_id=run_id))
-        stopped = await grid.wait_for_state(run_id, "stopped")
-        assert await grid.list_losses(run_id) == reference(spec, make_dataset(spec), stopped.step).losses
+async def test_a_host_whose_seat_was_given_to_another_is_shown_the_door_and_the_curve_keeps_its_bits(grid):
+    spec = make_mlp(checkpoint_every=10)
+    run_id, ghost = await set_haunted(grid, spec)
+    for _ in range(3):
+        status, words = await ghost.haunt()
+        assert (status, "is here already, in epoch 2" in words) == ("PERMISSION_DENIED", True), words
+    run = await grid.get_run(run_id)
+    assert (run.state, run.epoch) == ("running", 2), await grid.tell_story(run_id)
+    await grid.wait_for_step(run_id, run.step + 5)
+    await grid.call("StopTrain", pb.StopTrainRequest(run_id=run_id))
+    stopped = await grid.wait_for_state(run_id, "stopped")
+    assert await grid.list_losses(run_id) == reference(spec, make_dataset(spec), stopped.step).losses
 
 
 @pytest.mark.timeout(280)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from computepool.networks import reference
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
 from tests.support.network_grid import LATENCY_MS, open_home_grid
 from tests.support.vnode_nets import make_net, make_samples
+
+pytestmark = pytest.mark.alone
 
 STEPS = 12
 STALL_SECONDS = 1.0

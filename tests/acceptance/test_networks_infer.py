@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,27 +19,14 @@ from computepool.core.networks.run import RunState
 from computepool.networks import HubGrid, Network, TrainOptions, reference
 from computepool.networks.remote import HubRun
 from computepool.networks.uncut import answer
-from tests.support.hub_process import free_port
 from tests.support.network_grid import CEILING, NetworkGrid
-from tests.support.people import sign_up
-from tests.support.rpc_client import wait_for_rpc
 from tests.support.vnode_nets import make_net, make_samples
+
+pytestmark = pytest.mark.alone
 
 OPTIONS = TrainOptions(seats=2, ceiling_microcredits_per_hour=CEILING)
 # More than any test waits for.
 STEPS = 1_000_000
-
-
-@pytest.fixture
-async def grid(start_hub, dsn: str, tmp_path: Path) -> AsyncIterator[NetworkGrid]:
-    port = free_port()
-    hub = start_hub(rpc_port=port, lease_seconds=20, beat_seconds=2)
-    await wait_for_rpc(f"127.0.0.1:{port}")
-    submitter = await asyncio.to_thread(sign_up, hub.url, "submitter")
-    found = NetworkGrid([hub], [f"127.0.0.1:{port}"], dsn, tmp_path, submitter)
-    await found.start_agents(3)
-    yield found
-    await asyncio.to_thread(found.close)
 
 
 def pick(seed: int, samples: int = 4) -> Tensor:
@@ -81,7 +68,7 @@ class Asking:
         assert len(self.answers) == len(self.asked)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(280)
 async def test_a_network_answers_while_it_trains_and_through_the_loss_of_a_pnode(grid, tmp_path, capfd):
     spec = make_net("residual", checkpoint_every=10)
     data, network = make_samples(spec), Network(spec)

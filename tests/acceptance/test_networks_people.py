@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,31 +11,19 @@ from computepool.cli.main import run as say
 from computepool.core.errors import InvalidRequest, NotFound
 from computepool.core.networks.run import RunState
 from computepool.networks import HubGrid, Network, TrainOptions, reference
-from tests.support.hub_process import free_port
 from tests.support.network_data import make_dataset, same_bits
 from tests.support.network_grid import CEILING, NetworkGrid
 from tests.support.networks import make_mlp
 from tests.support.people import sign_up
-from tests.support.rpc_client import wait_for_rpc
+
+pytestmark = pytest.mark.alone
 
 # Hosts are asked to stop half a second ahead: there must be something left to go on with.
 STEPS = 600
 OPTIONS = TrainOptions(seats=2, ceiling_microcredits_per_hour=CEILING)
 
 
-@pytest.fixture
-async def grid(start_hub, dsn: str, tmp_path: Path) -> AsyncIterator[NetworkGrid]:
-    port = free_port()
-    hub = start_hub(rpc_port=port, lease_seconds=20, beat_seconds=2)
-    await wait_for_rpc(f"127.0.0.1:{port}")
-    submitter = await asyncio.to_thread(sign_up, hub.url, "submitter")
-    found = NetworkGrid([hub], [f"127.0.0.1:{port}"], dsn, tmp_path, submitter)
-    await found.start_agents(2)
-    yield found
-    await asyncio.to_thread(found.close)
-
-
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(280)
 async def test_a_network_is_planned_trained_watched_and_taken_home(grid, tmp_path, capfd):
     spec = make_mlp(checkpoint_every=50)
     await asyncio.to_thread(_use, grid, spec, tmp_path)
@@ -76,7 +63,6 @@ def _use(grid: NetworkGrid, spec, tmp_path: Path) -> None:
             hub.get_run("0197f000-0000-7000-8000-000000000001")
 
 
-@pytest.mark.timeout(60)
 async def test_a_hub_without_grpc_says_that_it_trains_no_networks(start_hub):
     hub = start_hub()
     person = await asyncio.to_thread(sign_up, hub.url, "submitter")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 
 import asyncpg
 import httpx
@@ -15,6 +16,8 @@ import pytest
 from tests.support.people import sign_up
 from tests.support.postgres import wait_for
 from tests.support.protocol_node import ProtocolNode
+
+pytestmark = pytest.mark.alone
 
 PLANTED = ("-m", "tests.support.planted_hub")
 
@@ -72,10 +75,22 @@ async def read_history(dsn: str) -> dict[str, int]:
         await conn.close()
 
 
+async def never() -> bool:
+    return False
+
+
 async def run_storm(
-    hubs, *, slice_count: int, clients: int, nodes: int, slices_per_job: int, abandon: float, seconds: float
+    hubs,
+    *,
+    slice_count: int,
+    clients: int,
+    nodes: int,
+    slices_per_job: int,
+    abandon: float,
+    seconds: float,
+    seen: Callable[[], Awaitable[bool]] = never,
 ) -> list[ProtocolNode]:
-    """Submits everything as nearly at once as it goes, while the nodes work it off."""
+    """Submits everything as nearly at once as it goes, while the nodes work it off, or until `seen` is true."""
     urls = [hub.url for hub in hubs]
     owner, submitter = sign_up(urls[0], "owner"), sign_up(urls[0], "submitter")
     fleet = [ProtocolNode(urls, owner, name=f"n{i}", seed=i, cpu_slots=4, cores=64) for i in range(nodes)]
@@ -103,6 +118,8 @@ async def run_storm(
         await asyncio.gather(*submits)
 
         async def drained(client: httpx.AsyncClient) -> bool:
+            if await seen():
+                return True
             for state in ("queued", "running"):
                 page = await client.get(f"{urls[0]}/v1/jobs?limit=1&state={state}", headers=submitter.headers)
                 if page.json()["jobs"]:
@@ -148,25 +165,33 @@ async def drop_index(dsn: str, name: str) -> None:
         await conn.close()
 
 
-async def run_planted(start_hub, dsn: str, bug: str) -> None:
-    """A smaller storm; with a guard gone it may not even finish, and that is no concern here."""
+async def run_planted(start_hub, dsn: str, bug: str, *, until: str | None = None) -> dict[str, int]:
+    """A smaller storm; with a guard gone it may not even finish, and that is no concern here. It is over when the
+    count named by `until` is not zero any more."""
+
+    async def seen() -> bool:
+        return until is not None and (await read_history(dsn))[until] > 0
+
     await watch(dsn)
     hubs = [
         start_hub(lease_seconds=30, beat_seconds=10, program=(*PLANTED, bug)),
         start_hub(lease_seconds=30, beat_seconds=10, program=(*PLANTED, bug)),
     ]
     try:
-        await run_storm(hubs, slice_count=1_000, clients=50, nodes=12, slices_per_job=2, abandon=0.3, seconds=25)
+        await run_storm(
+            hubs, slice_count=1_000, clients=50, nodes=12, slices_per_job=2, abandon=0.3, seconds=25, seen=seen
+        )
     except AssertionError as error:
         print("the storm did not finish:", str(error)[:200])
+    return await read_history(dsn)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(280)
 async def test_control_without_row_locks_and_the_slice_index_a_slice_is_leased_twice(start_hub, dsn):
     await drop_index(dsn, "attempts_live_slice_idx")
     await drop_index_constraint(dsn)
-    await run_planted(start_hub, dsn, "no_row_locks")
-    assert (await read_history(dsn))["double_slices"] > 0
+    history = await run_planted(start_hub, dsn, "no_row_locks", until="double_slices")
+    assert history["double_slices"] > 0
 
 
 async def drop_index_constraint(dsn: str) -> None:
@@ -178,15 +203,14 @@ async def drop_index_constraint(dsn: str) -> None:
         await conn.close()
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(280)
 async def test_without_row_locks_alone_the_indexes_still_hold(start_hub, dsn):
-    await run_planted(start_hub, dsn, "no_row_locks")
-    history = await read_history(dsn)
+    history = await run_planted(start_hub, dsn, "no_row_locks")
     assert (history["double_slices"], history["double_slots"]) == (0, 0)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(280)
 async def test_control_without_the_slot_index_a_slot_is_given_twice(start_hub, dsn):
     await drop_index(dsn, "attempts_live_slot_idx")
-    await run_planted(start_hub, dsn, "none")
-    assert (await read_history(dsn))["double_slots"] > 0
+    history = await run_planted(start_hub, dsn, "none", until="double_slots")
+    assert history["double_slots"] > 0

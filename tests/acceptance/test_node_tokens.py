@@ -68,7 +68,7 @@ async def test_a_forged_node_token_is_refused(node, how):
 
 
 async def test_a_job_token_is_no_node_token(hub, submitter, node):
-    httpx.post(f"{hub.url}/v1/jobs", json={"command": ["true"]}, headers=submitter.headers)
+    httpx.post(f"{hub.url}/v1/jobs", json={"command": ["true"]}, headers=submitter.headers, timeout=60)
     held = await node.claim_one()
     node.headers = {"Authorization": f"Bearer {held.token}"}
     assert (await node.heartbeat()).status_code == 401
@@ -84,13 +84,13 @@ async def test_a_job_token_is_no_node_token(hub, submitter, node):
     ],
 )
 async def test_an_assertion_that_does_not_hold_gets_no_token(hub, node, change, why):
-    answer = httpx.post(f"{hub.url}/v1/nodes/token", json={"assertion": node.assertion(**change)})
+    answer = httpx.post(f"{hub.url}/v1/nodes/token", json={"assertion": node.assertion(**change)}, timeout=60)
     assert answer.status_code == 401, why
 
 
 async def test_an_assertion_signed_by_another_key_gets_no_token(hub, node):
     node.private = Ed25519PrivateKey.generate()
-    answer = httpx.post(f"{hub.url}/v1/nodes/token", json={"assertion": node.assertion()})
+    answer = httpx.post(f"{hub.url}/v1/nodes/token", json={"assertion": node.assertion()}, timeout=60)
     assert answer.status_code == 401
 
 
@@ -101,7 +101,7 @@ async def test_a_token_expires_and_is_renewed(start_hub):
     node = ProtocolNode([hub.url], sign_up(hub.url), cpu_slots=1)
     await node.enrol()
     # Five seconds of leeway for clocks, and four for which a verified token is remembered.
-    await wait_for(lambda: _refused(node), seconds=15, every=0.5, what="the token to expire")
+    await wait_for(lambda: _refused(node), every=0.5, what="the token to expire")
     await node.renew()
     assert (await node.heartbeat()).status_code == 200
     await node.close()
@@ -128,7 +128,7 @@ async def test_a_synthetic_node_is_refused_by_a_hub_that_is_no_demo(start_hub):
     key = base64url(Ed25519PrivateKey.generate().public_key().public_bytes_raw())
     hardware = {"cores": 4, "ram_bytes": 10**10, "disk_bytes": 10**11}
     body = {"name": "x", "public_key": key, "hardware": hardware, "isolation": "sandboxed", "synthetic": True}
-    answer = httpx.post(f"{hub.url}/v1/nodes", json=body, headers=operator.headers)
+    answer = httpx.post(f"{hub.url}/v1/nodes", json=body, headers=operator.headers, timeout=60)
     assert (answer.status_code, answer.json()["code"]) == (403, "synthetic_refused")
 
 
@@ -139,12 +139,12 @@ async def test_keys_rotate_with_two_live_and_no_failed_call(start_hub):
     operator = sign_in_operator(hub.url, hub.log_path.read_text())
     node = ProtocolNode([hub.url], operator, cpu_slots=1)
     await node.enrol()
-    pinned = {k["kid"]: k["public_key"] for k in httpx.get(f"{hub.url}/v1/hub").json()["hub_keys"]}
-    rotated = httpx.post(f"{hub.url}/v1/hub/keys/rotate", headers=operator.headers).json()
+    pinned = {k["kid"]: k["public_key"] for k in httpx.get(f"{hub.url}/v1/hub", timeout=60).json()["hub_keys"]}
+    rotated = httpx.post(f"{hub.url}/v1/hub/keys/rotate", headers=operator.headers, timeout=60).json()
     assert len(rotated["hub_keys"]) == 2
     # The old token still holds, and the new key is vouched for by the pinned one.
     assert (await node.heartbeat()).status_code == 200
-    answer = httpx.post(f"{hub.url}/v1/nodes/token", json={"assertion": node.assertion()}).json()
+    answer = httpx.post(f"{hub.url}/v1/nodes/token", json={"assertion": node.assertion()}, timeout=60).json()
     vouched = [t for t in answer["hub_keys_signed"] if jwt.get_unverified_header(t)["kid"] in pinned]
     public = Ed25519PublicKey.from_public_bytes(_from_base64(next(iter(pinned.values()))))
     claims = jwt.decode(vouched[0], public, algorithms=["EdDSA"], audience=node.node_id)
@@ -157,9 +157,9 @@ async def test_keys_rotate_with_two_live_and_no_failed_call(start_hub):
         token = node.headers["Authorization"].split()[1]
         return jwt.get_unverified_header(token)["kid"] == new_kid
 
-    await wait_for(signs_with_new, seconds=15, every=0.5, what="the new key to sign")
+    await wait_for(signs_with_new, every=0.5, what="the new key to sign")
     await wait_for(
-        lambda: len(httpx.get(f"{hub.url}/v1/hub").json()["hub_keys"]) == 1, seconds=20, what="the old key to go"
+        lambda: len(httpx.get(f"{hub.url}/v1/hub", timeout=60).json()["hub_keys"]) == 1, what="the old key to go"
     )
     assert (await node.heartbeat()).status_code == 200
     await node.close()

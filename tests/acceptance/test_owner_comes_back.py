@@ -1,7 +1,7 @@
 """The owner sits down at the machine they lend: it is theirs within two seconds, each time, and the grid is told.
 
 `make bench/agent` measures the two seconds over 50 returns. Beside a whole test suite a single return may take
-longer here; the middle one may not, and none may take as long as a job's ordinary grace.
+longer here; the middle one may not, and none may take as long as a job's ordinary grace of half a minute.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ import pytest
 from computepool.node.comfort.linux import LinuxReader
 from tests.support.owner_seat import JOB, Chair, measure_freeing, wait_for_jobs
 
+pytestmark = pytest.mark.alone
+
 RETURNS = 5
 FREED_SECONDS = 2.0
-LATEST_SECONDS = 4.5
+LATEST_SECONDS = 20.0
+# Twice as long as a machine takes: whoever is there after that stays.
+DEAF_SECONDS = 4.5
 
 
 @pytest.fixture
@@ -53,7 +57,7 @@ def test_nothing_is_taken_while_the_owner_is_there_and_all_is_done_afterwards(st
     chair.sit_down()
     agent = start_agent(cpu_slots=1, **chair.settings)
     job = client.submit(command=["true"])
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while "agent_started" not in agent.log_text() or "owner_returned" not in agent.log_text():
         assert time.monotonic() < deadline, agent.log_text()
         time.sleep(0.05)
@@ -69,7 +73,7 @@ def test_an_agent_with_a_deaf_watch_is_caught(start_agent, client, chair):
     client.submit(script=JOB)
     wait_for_jobs(agent, 1)
     chair.sit_down()
-    assert measure_freeing(agent, seconds_max=LATEST_SECONDS) is None
+    assert measure_freeing(agent, seconds_max=DEAF_SECONDS) is None
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from computepool.core.live.leaderboard import Measure, Period
 from computepool.sdk import Client
-from tests.support.hub_process import HubProcess
+from tests.support.hub_process import SHORT_LEASE_SECONDS, HubProcess
 from tests.support.people import sign_in_operator, sign_up
 from tests.support.protocol_node import ProtocolNode
 
@@ -40,7 +40,7 @@ async def test_one_paid_job_is_seen_in_every_room(start_hub):
         return answer.json()
 
     body = {"script": "print(1)", "name": "Secret plan", "slice_count": 3, "kind": "ml"}
-    job_id = httpx.post(f"{hub.url}/v1/jobs", json=body, headers=submitter.headers).json()["id"]
+    job_id = httpx.post(f"{hub.url}/v1/jobs", json=body, headers=submitter.headers, timeout=60).json()["id"]
     first = await node.claim_one()
     await asyncio.sleep(1.1)
     await node.complete(first)
@@ -67,7 +67,7 @@ async def test_one_paid_job_is_seen_in_every_room(start_hub):
 
     earned = ask(f"/v1/nodes/{node.node_id}/earnings", owner)
     assert earned["earned_microcredits"] > 0
-    assert earned["days"][-1]["attempt_count"] == 1
+    assert sum(day["attempt_count"] for day in earned["days"]) == 1
     holds = ask("/v1/credits/holds")["holds"]
     assert [hold["job_id"] for hold in holds] == [job_id]
     assert ask("/v1/credits/holds", owner)["holds"] == []
@@ -90,7 +90,7 @@ async def test_one_paid_job_is_seen_in_every_room(start_hub):
 
 
 def httpx_list(hub_url: str, operator, words: str) -> list[dict[str, Any]]:
-    answer = httpx.get(f"{hub_url}/v1/accounts", params={"q": words}, headers=operator.headers)
+    answer = httpx.get(f"{hub_url}/v1/accounts", params={"q": words}, headers=operator.headers, timeout=60)
     return answer.json()["accounts"]
 
 
@@ -111,12 +111,12 @@ async def see_titles_and_leaders(hub, submitter, owner) -> None:
         assert lender.live.change_profile(pseudonym="Ada 1815").pseudonym == "Ada 1815"
         assert lender.live.leaderboard().rows[0].pseudonym == "Ada 1815"
         taken = httpx.patch(
-            f"{hub.url}/v1/accounts/me/profile", json={"pseudonym": "ADA 1815"}, headers=submitter.headers
+            f"{hub.url}/v1/accounts/me/profile", json={"pseudonym": "ADA 1815"}, headers=submitter.headers, timeout=60
         )
         assert (taken.status_code, taken.json()["code"]) == (409, "name_taken")
         for wrong in ("ab", "<script>", "a" * 31, " ada", "ada\u202e"):
             refused = httpx.patch(
-                f"{hub.url}/v1/accounts/me/profile", json={"pseudonym": wrong}, headers=submitter.headers
+                f"{hub.url}/v1/accounts/me/profile", json={"pseudonym": wrong}, headers=submitter.headers, timeout=60
             )
             assert refused.status_code == 400, wrong
         assert lender.live.change_profile(on_leaderboard=False).on_leaderboard is False
@@ -124,14 +124,16 @@ async def see_titles_and_leaders(hub, submitter, owner) -> None:
 
 
 async def test_work_moves_away_from_a_machine_whose_plug_is_pulled(start_hub):
-    hub: HubProcess = start_hub()
+    hub: HubProcess = start_hub(lease_seconds=SHORT_LEASE_SECONDS)
     owner = sign_up(hub.url, "owner")
     real = ProtocolNode([hub.url], owner, name="real", cpu_slots=1)
     await real.enrol()
     played = ProtocolNode([hub.url], owner, name="played", cpu_slots=1)
     await played.enrol(synthetic=True)
     with Client(hub.url, owner.key) as client:
-        job_id = httpx.post(f"{hub.url}/v1/jobs", json={"command": ["true"]}, headers=owner.headers).json()["id"]
+        job_id = httpx.post(
+            f"{hub.url}/v1/jobs", json={"command": ["true"]}, headers=owner.headers, timeout=60
+        ).json()["id"]
         await played.claim_one()
         played_id = wait_for(lambda: [node.id for node in client.live.mesh().nodes if node.synthetic])[0]
         client.live.unplug(played_id, seconds=30)
@@ -141,9 +143,9 @@ async def test_work_moves_away_from_a_machine_whose_plug_is_pulled(start_hub):
         await real.complete(held)
         real_id = wait_for(lambda: [node.id for node in client.live.mesh().nodes if not node.synthetic])[0]
         assert client.get_job(job_id=job_id).job.counts.succeeded == 1
-        refused = httpx.post(f"{hub.url}/v1/demo/nodes/{real_id}/unplug", json={}, headers=owner.headers)
+        refused = httpx.post(f"{hub.url}/v1/demo/nodes/{real_id}/unplug", json={}, headers=owner.headers, timeout=60)
         assert refused.status_code == 403
-        unknown = httpx.post(f"{hub.url}/v1/demo/nodes/{'0' * 16}/unplug", json={}, headers=owner.headers)
+        unknown = httpx.post(f"{hub.url}/v1/demo/nodes/{'0' * 16}/unplug", json={}, headers=owner.headers, timeout=60)
         assert unknown.status_code == 404
     await asyncio.gather(real.close(), played.close())
 
@@ -152,6 +154,9 @@ async def test_work_moves_away_from_a_machine_whose_plug_is_pulled(start_hub):
 def test_a_plug_is_out_for_a_bounded_time(shared_hub, seconds):
     person = sign_up(shared_hub.url)
     answer = httpx.post(
-        f"{shared_hub.url}/v1/demo/nodes/{'0' * 16}/unplug", json={"seconds": seconds}, headers=person.headers
+        f"{shared_hub.url}/v1/demo/nodes/{'0' * 16}/unplug",
+        json={"seconds": seconds},
+        headers=person.headers,
+        timeout=60,
     )
     assert answer.status_code == 400

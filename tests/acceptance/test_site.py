@@ -65,46 +65,53 @@ def script_sources(answer: httpx.Response) -> list[str]:
 
 
 def test_pages_run_the_scripts_that_were_packed_and_no_others(site):
-    home, jobs = httpx.get(f"{site.url}/"), httpx.get(f"{site.url}/jobs/")
+    home, jobs = httpx.get(f"{site.url}/", timeout=60), httpx.get(f"{site.url}/jobs/", timeout=60)
     assert home.text == PAGE + DATA_BLOCK
     assert script_sources(home) == ["'self'", hash_of(SCRIPT)]
     assert script_sources(jobs) == ["'self'", hash_of(SCRIPT.replace("[]", "[0]"))]
     assert "unsafe-inline" not in " ".join(script_sources(home))
     for name, value in {"x-frame-options": "DENY", "x-content-type-options": "nosniff"}.items():
         assert home.headers[name] == value
-    assert httpx.get(f"{site.url}/v1/hub").json()["site"] is True
+    assert httpx.get(f"{site.url}/v1/hub", timeout=60).json()["site"] is True
 
 
 def test_files_are_compressed_cached_and_found_without_their_slash(site):
-    script = httpx.get(f"{site.url}/_next/static/a.js")
+    script = httpx.get(f"{site.url}/_next/static/a.js", timeout=60)
     assert script.headers["content-encoding"] == "gzip"
     assert "immutable" in script.headers["cache-control"]
-    plain = httpx.get(f"{site.url}/_next/static/a.js", headers={"Accept-Encoding": "identity"})
+    plain = httpx.get(f"{site.url}/_next/static/a.js", headers={"Accept-Encoding": "identity"}, timeout=60)
     assert "content-encoding" not in plain.headers
     assert plain.content == script.content
-    again = httpx.get(f"{site.url}/jobs/", headers={"If-None-Match": httpx.get(f"{site.url}/jobs/").headers["etag"]})
+    again = httpx.get(
+        f"{site.url}/jobs/",
+        headers={"If-None-Match": httpx.get(f"{site.url}/jobs/", timeout=60).headers["etag"]},
+        timeout=60,
+    )
     assert (again.status_code, again.content) == (304, b"")
-    moved = httpx.get(f"{site.url}/sign-in?token=abc")
+    moved = httpx.get(f"{site.url}/sign-in?token=abc", timeout=60)
     assert (moved.status_code, moved.headers["location"]) == (308, "/sign-in/?token=abc")
-    assert httpx.head(f"{site.url}/jobs/").headers["content-length"] != "0"
+    assert httpx.head(f"{site.url}/jobs/", timeout=60).headers["content-length"] != "0"
 
 
 def test_nothing_but_what_is_listed_is_served(site, folder):
     (folder / "secret.txt").write_text("secret")
     for path in ("/secret.txt", "/site.json", "/%2e%2e/site.json", "/..%2fsite.json", "/jobs//"):
-        assert httpx.get(site.url + path).status_code == 404, path
-    assert httpx.get(f"{site.url}/nonsense").json()["code"] == "not_found"
-    page = httpx.get(f"{site.url}/nonsense", headers={"Accept": "text/html"})
+        assert httpx.get(site.url + path, timeout=60).status_code == 404, path
+    assert httpx.get(f"{site.url}/nonsense", timeout=60).json()["code"] == "not_found"
+    page = httpx.get(f"{site.url}/nonsense", headers={"Accept": "text/html"}, timeout=60)
     assert (page.status_code, page.text) == (404, "<!doctype html>nothing here")
     # The API stays the API.
-    assert httpx.get(f"{site.url}/v1/nonsense", headers={"Accept": "text/html"}).json()["code"] == "not_found"
+    assert (
+        httpx.get(f"{site.url}/v1/nonsense", headers={"Accept": "text/html"}, timeout=60).json()["code"]
+        == "not_found"
+    )
 
 
 def test_pages_of_the_operator_are_not_there_for_others(site):
     operator = sign_in_operator(site.url, site.log_path.read_text())
     for path in ("/operator/", "/operator"):
-        assert httpx.get(site.url + path).status_code == 404
-    with httpx.Client(base_url=site.url, cookies={"computepool_key": operator.key}) as browser:
+        assert httpx.get(site.url + path, timeout=60).status_code == 404
+    with httpx.Client(base_url=site.url, cookies={"computepool_key": operator.key}, timeout=60) as browser:
         assert browser.get("/operator/").text == PAGE
 
 
@@ -148,7 +155,7 @@ def own_headers(hub) -> dict[str, str]:
 @pytest.mark.parametrize("headers", ELSEWHERE, ids=str)
 def test_nothing_is_changed_by_a_cookie_that_a_page_from_elsewhere_has_sent(shared_hub, headers):
     hub, submitter = shared_hub, sign_up(shared_hub.url, "submitter")
-    with httpx.Client(base_url=hub.url, cookies={"computepool_key": submitter.key}) as browser:
+    with httpx.Client(base_url=hub.url, cookies={"computepool_key": submitter.key}, timeout=60) as browser:
         for method, path in (("POST", "/v1/keys"), ("PUT", "/v1/accounts/me/password"), ("POST", "/v1/sign-out")):
             assert browser.request(method, path, json={}, headers=headers).status_code == 403
         # Control: the same call from the hub's own page.
@@ -157,17 +164,20 @@ def test_nothing_is_changed_by_a_cookie_that_a_page_from_elsewhere_has_sent(shar
         # Looking is harmless, and answers cannot be read from elsewhere.
         assert browser.get("/v1/jobs").status_code == 200
     # A key in the header is nothing that a browser sends by itself.
-    assert httpx.post(f"{hub.url}/v1/keys", json={}, headers={**submitter.headers, **headers}).status_code == 201
+    assert (
+        httpx.post(f"{hub.url}/v1/keys", json={}, headers={**submitter.headers, **headers}, timeout=60).status_code
+        == 201
+    )
 
 
 def test_a_hub_says_how_to_get_the_site_if_it_has_none(shared_hub):
     """Whether there is one depends on whether `make web` was run here."""
-    has_site = httpx.get(f"{shared_hub.url}/v1/hub").json()["site"]
-    assert ("make web" in httpx.get(f"{shared_hub.url}/").text) is not has_site
+    has_site = httpx.get(f"{shared_hub.url}/v1/hub", timeout=60).json()["site"]
+    assert ("make web" in httpx.get(f"{shared_hub.url}/", timeout=60).text) is not has_site
 
 
 def test_every_route_that_changes_something_refuses_a_cookie_from_elsewhere(hub, operator):
-    with httpx.Client(base_url=hub.url, cookies={"computepool_key": operator.key}) as browser:
+    with httpx.Client(base_url=hub.url, cookies={"computepool_key": operator.key}, timeout=60) as browser:
         for route in all_routes():
             if route.method in ("GET", "HEAD") or route.access in (Access.PUBLIC, Access.NODE):
                 continue
@@ -178,15 +188,16 @@ def test_every_route_that_changes_something_refuses_a_cookie_from_elsewhere(hub,
 
 def test_nobody_is_signed_in_as_somebody_else_from_elsewhere(shared_hub):
     hub, submitter = shared_hub, sign_up(shared_hub.url, "submitter")
-    token = httpx.post(f"{hub.url}/v1/sign-in-links", headers=submitter.headers).json()["token"]
+    token = httpx.post(f"{hub.url}/v1/sign-in-links", headers=submitter.headers, timeout=60).json()["token"]
     forged = httpx.post(
         f"{hub.url}/v1/sign-in",
         content=f'{{"link_token": "{token}"}}',
         headers={"Origin": "https://evil.example", "Content-Type": "text/plain"},
+        timeout=60,
     )
     assert forged.status_code == 403
     assert "set-cookie" not in forged.headers
-    good = httpx.post(f"{hub.url}/v1/sign-in", json={"link_token": token}, headers=own_headers(hub))
+    good = httpx.post(f"{hub.url}/v1/sign-in", json={"link_token": token}, headers=own_headers(hub), timeout=60)
     cookie = good.headers["set-cookie"].lower()
     assert "httponly" in cookie
     assert "samesite=strict" in cookie

@@ -242,6 +242,7 @@ async def test_a_placed_job_is_shown_why_there_and_where_else(hub, submitter, ow
     assert other.node_id not in str(get(hub.url, submitter, f"/v1/jobs/{job_id}/why"))
 
 
+@pytest.mark.short_leases
 async def test_an_empty_fleet_an_offline_and_a_paused_node_are_told_apart(hub, submitter, owner, grid):
     job_id = submit(hub.url, submitter)
     waiting = why_job(hub.url, submitter, job_id).waiting
@@ -282,6 +283,7 @@ async def test_dead_attempts_are_told_with_their_cause_what_follows_and_what_to_
     assert "ended with exit code 3" in text
 
 
+@pytest.mark.short_leases
 async def test_a_timeout_a_lost_node_and_a_cancelled_job_are_told_apart(hub, submitter, owner, grid):
     node = await grid.add(owner, "node", cpu_slots=1)
     timed_out = submit(hub.url, submitter, retries=0, wall_seconds=60)
@@ -319,6 +321,7 @@ async def test_one_slice_of_many_can_be_asked_for(hub, submitter, owner, grid):
     assert get(hub.url, submitter, f"/v1/jobs/{job_id}/why?slice=-1", 404)["code"] == "not_found"
 
 
+@pytest.mark.short_leases
 async def test_an_idle_node_is_told_why_and_what_it_would_need(hub, submitter, owner, grid):
     node = await grid.add(owner, "node", gpus=[RTX_3060])
     assert why_node(hub.url, owner, node).reason.value == "no_work"

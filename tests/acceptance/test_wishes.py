@@ -13,8 +13,7 @@ from computepool.cli.main import run
 from computepool.core.errors import Forbidden, InvalidSpec
 from computepool.sdk import Client
 from tests.support.people import Person, sign_up
-from tests.support.postgres import wait_for
-from tests.support.protocol_node import ProtocolNode
+from tests.support.protocol_node import ProtocolNode, wait_for_parked
 
 CREDIT = 1_000_000
 RTX_4090 = {"name": "NVIDIA GeForce RTX 4090", "vram_bytes": 25_769_803_776}
@@ -88,7 +87,7 @@ async def test_an_owner_names_a_price_and_cheaper_jobs_go_elsewhere(hub, submitt
 @pytest.mark.parametrize(("prefer", "chosen"), [("cheapest", "slow"), ("fastest", "fast")])
 async def test_the_wish_decides_between_two_slots_that_fit(start_hub, prefer: str, chosen: str):
     # A slow beat: calls stay parked for as long as the test needs them.
-    hub = start_hub(beat_seconds=20, lease_seconds=60)
+    hub = start_hub(beat_seconds=60, lease_seconds=180)
     owner, submitter = sign_up(hub.url, "owner"), sign_up(hub.url, "submitter")
     fast = ProtocolNode([hub.url], owner, name="fast", cpu_slots=0, gpus=[RTX_4090])
     slow = ProtocolNode([hub.url], owner, name="slow", cpu_slots=0, gpus=[RTX_3060])
@@ -98,10 +97,10 @@ async def test_the_wish_decides_between_two_slots_that_fit(start_hub, prefer: st
             await asyncio.gather(fast.enrol(), slow.enrol())
             for node, credits in ((fast, 40), (slow, 10)):
                 await asyncio.to_thread(lender.set_floor, node_id=node.node_id, credits_per_hour=credits)
-                parked[node.name] = asyncio.create_task(node.next(wait_seconds=15))
-            await wait_for(lambda: all(node.online for node in lender.nodes()), what="both calls to be parked")
+                parked[node.name] = asyncio.create_task(node.next(wait_seconds=30))
+            await wait_for_parked(hub.url, 2)
             await asyncio.to_thread(client.submit, command=["true"], gpu=True, prefer=prefer)
-            done, _ = await asyncio.wait(parked.values(), return_when=asyncio.FIRST_COMPLETED, timeout=15)
+            done, _ = await asyncio.wait(parked.values(), return_when=asyncio.FIRST_COMPLETED, timeout=30)
             assert [name for name, task in parked.items() if task in done] == [chosen]
             assert parked[chosen].result().status_code == 200
         finally:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from computepool.node.sandbox.backends import NAMES, get_backend
-from computepool.node.sandbox.port import Backend
+from computepool.node.sandbox.port import Backend, Report
 from tests.contract.docker_daemon import DockerDaemon
 from tests.contract.sandbox_lab import Lab, Scene
 from tests.contract.scene import make_scene
@@ -46,13 +46,26 @@ def docker_daemon() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def probe() -> Callable[[Backend], Report]:
+    """Once for each backend: engines take longer to tell what they are than most of what is tried on them."""
+    told: dict[str, Report] = {}
+
+    def look(backend: Backend) -> Report:
+        if backend.name not in told:
+            told[backend.name] = backend.probe()
+        return told[backend.name]
+
+    return look
+
+
 @pytest.fixture(params=NAMES)
-def backend(request: pytest.FixtureRequest) -> Backend:
+def backend(request: pytest.FixtureRequest, probe: Callable[[Backend], Report]) -> Backend:
     """Every backend the distribution knows. One that cannot run here fails its tests: silence would be a lie."""
     if request.param == "docker":
         request.getfixturevalue("docker_daemon")
     found = get_backend(request.param)
-    report = found.probe()
+    report = probe(found)
     if not report.usable:
         pytest.fail(f"{found.name} cannot be tested on this machine: {'; '.join(report.reasons)}")
     return found

@@ -17,6 +17,7 @@ from computepool.node.sandbox import cgroup_v2, cgroups, leftovers
 from computepool.node.sandbox.bubblewrap import Bubblewrap
 from computepool.node.sandbox.port import Limits
 from tests.contract.sandbox_lab import MEGABYTE, list_processes_with, wait_until
+from tests.support.quickest import quickest
 
 # In a process of its own, because it moves into a mount namespace for good.
 DISK_STORY = """
@@ -98,11 +99,11 @@ def test_v2_group_takes_a_process_with_its_children_and_kills_them_all(real_v2_g
     process = subprocess.Popen(["sh", "-c", script, word], preexec_fn=enter)
     for door in doors:
         os.close(door)
-    wait_until(lambda: len(real_v2_group.process_ids()) == 4, 5.0, "not all children are in the group")
+    wait_until(lambda: len(real_v2_group.process_ids()) == 4, 60.0, "not all children are in the group")
     real_v2_group.kill()
 
     assert real_v2_group.process_ids() == []
-    assert process.wait(5) == -signal.SIGKILL
+    assert process.wait(60) == -signal.SIGKILL
     assert list_processes_with(word) == []
     real_v2_group.remove()
     assert not Path(real_v2_group.path).exists()
@@ -124,16 +125,19 @@ def test_leftover_group_with_living_processes_is_emptied_and_removed(tmp_path: P
         os.close(door)
 
     assert leftovers.give_back(str(tmp_path))
-    assert process.wait(5) == -signal.SIGKILL
+    assert process.wait(60) == -signal.SIGKILL
     assert not any(Path(path).exists() for path in group.paths)
     assert not leftovers.give_back(str(tmp_path))
 
 
 def test_probe_is_quick_and_leaves_nothing(tmp_path: Path) -> None:
-    began = time.monotonic()
-    report = Bubblewrap().probe()
+    def probe() -> float:
+        began = time.monotonic()
+        report = Bubblewrap().probe()
+        seconds = time.monotonic() - began
+        assert report.usable, report.reasons
+        return seconds
 
-    assert report.usable, report.reasons
-    assert time.monotonic() - began < 1.0
+    assert quickest(probe, enough=1.0) < 1.0
     paths = cgroups.find_site().plan_paths(f"probe-{os.getpid()}")
     assert not any(Path(path).exists() for path in paths)

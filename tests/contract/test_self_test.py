@@ -9,17 +9,22 @@ import pytest
 
 from computepool.node.runner import self_test, self_test_job
 from computepool.node.sandbox.port import Backend
+from tests.support.quickest import quickest
 
 
 @pytest.mark.engines
 def test_sound_backend_passes_quickly_and_leaves_nothing(backend: Backend, tmp_path: Path) -> None:
-    began = time.monotonic()
-    report = self_test.check_backend(backend, tmp_path)
+    def check() -> float:
+        began = time.monotonic()
+        report = self_test.check_backend(backend, tmp_path)
+        seconds = time.monotonic() - began
+        assert report.usable, report.reasons
+        assert list(tmp_path.iterdir()) == []
+        return seconds
 
-    assert report.usable, report.reasons
     # On a quiet machine half a second for bubblewrap and two for an engine.
-    assert time.monotonic() - began < (5.0 if backend.name == "bubblewrap" else 30.0)
-    assert list(tmp_path.iterdir()) == []
+    enough = 5.0 if backend.name == "bubblewrap" else 30.0
+    assert quickest(check, enough=enough) < enough
 
 
 def test_backend_with_a_hole_is_not_offered(

@@ -184,7 +184,8 @@ async def test_who_waits_for_a_row_steps_back_in_time(pool_either_way):
                 async with waiter.transaction():
                     await waiter.fetch("SELECT FROM rows FOR UPDATE")
             seconds = asyncio.get_running_loop().time() - started
-        assert seconds < 4 * LOCK_MILLISECONDS / 1000
+        # Twice the time of a lock, and whatever a busy machine adds to it; by itself the server waits for ever.
+        assert seconds < 40 * LOCK_MILLISECONDS / 1000
         await waiter.execute("UPDATE rows SET id = $1", 2)
         assert await holder.fetchval("SELECT id FROM rows") == 2
 
@@ -229,7 +230,7 @@ async def test_news_is_heard_from_the_server_itself(direct):
 
 
 async def test_behind_a_pooler_the_listener_leaves_it_to_the_timer(pooled):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await run_listener(pooled, lambda _: None)
 
 
@@ -278,7 +279,7 @@ async def test_a_pool_outlives_the_loss_of_all_its_connections(postgres, direct,
 
 async def ask_until_answered(pool: Pool, query: str) -> object:
     """One more caller may meet a connection, or behind PgBouncer a server, whose death is not yet known."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while True:
             try:
                 return await pool.fetchval(query)

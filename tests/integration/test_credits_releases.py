@@ -173,7 +173,7 @@ async def test_control_hubs_that_do_not_lock_what_they_release_are_caught(pool):
         return [store._read_due(row) for row in rows]
 
     with patch.object(store, "take_due", take_unlocked):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await asyncio.gather(releases.release_due(pool, limit=2), releases.release_due(pool, limit=1))
     assert await find_faults(pool) != []
 

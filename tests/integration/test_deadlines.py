@@ -145,7 +145,7 @@ async def test_a_slice_that_is_being_placed_is_passed_over_and_nobody_waits(pool
     job = await submit(conn, account, in_seconds=100, slice_count=2)
     async with pool.acquire() as placing, placing.transaction():
         await placing.execute("SELECT 1 FROM slices WHERE slice_index = 0 FOR UPDATE")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert await sweep(pool) == 1
     assert await list_priorities(conn, job) == [0, RAISED_PRIORITY]
 

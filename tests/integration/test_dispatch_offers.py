@@ -23,6 +23,7 @@ from computepool.hub.services.callers import AccountCaller
 from computepool.hub.store.jobs import Job
 from computepool.wire.nodes import SetOffer
 from tests.integration.test_dispatch_rounds import Dispatch, compose, list_attempts, list_live
+from tests.support.postgres import wait_for
 from tests.support.spine import EnrolledNode, Spine, open_spine
 
 # Monday, an hour and a bit before the node opens.
@@ -141,7 +142,7 @@ async def test_when_the_hour_ends_nothing_new_comes_and_what_runs_goes_on_and_is
         [attempt_id] = list_attempts([await first.hear()])
         second = await hub.park(node, "cpu:1")
         clock.now = EIGHT_PAST_NOON.replace(hour=15, minute=0)
-        await asyncio.sleep(1.5)
+        await wait_for(lambda: len(hub.rounds._registry.fleet) == 0, what="the hub to look at the clock")
         [late] = await hub.submit()
         await asyncio.sleep(MOMENT)
         assert not second.answered.is_set()

@@ -30,7 +30,7 @@ from computepool.wire.attempts import NextAnswer
 from tests.support.postgres import wait_for
 from tests.support.spine import EnrolledNode, Spine, open_spine
 
-SECONDS = 10
+SECONDS = 60
 
 
 @dataclass

@@ -40,9 +40,10 @@ from computepool.hub.store.embedded import (
 )
 from computepool.hub.store.embedded.folder import Folder
 from computepool.hub.store.embedded.processes import find_process, list_processes
+from tests.support.hub_process import free_port
 
 HUB_SCRIPT = Path(__file__).with_name("embedded_hub.py")
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user or mount a disk")
 
 
@@ -607,7 +608,7 @@ async def test_root_on_a_bare_system_gets_a_user_and_the_default_folders(place: 
 
 @needs_root
 async def test_other_local_users_get_in_neither_by_socket_nor_by_port(data_dir: Path, shared: Path) -> None:
-    port = _free_port()
+    port = free_port()
     server = server_of(data_dir, shared, port=port)
     dsn = await server.start()
     assert await recorded(dsn) == []
@@ -667,7 +668,7 @@ async def test_taken_port_is_refused_with_its_number(data_dir: Path, shared: Pat
 
 
 async def test_port_changes_after_a_crash_but_not_under_another_hub(data_dir: Path, shared: Path) -> None:
-    port = _free_port()
+    port = free_port()
     async with hub(data_dir, shared) as first:
         message = await refusal(server_of(data_dir, shared, port=port))
         assert f"without port {port}" in message
@@ -679,11 +680,6 @@ async def test_port_changes_after_a_crash_but_not_under_another_hub(data_dir: Pa
     assert f"127.0.0.1:{port}" in dsn
     assert await recorded(dsn) == [1]
     await server.stop()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 @contextmanager

@@ -250,7 +250,7 @@ async def test_a_stranger_is_asked_for_long_before_the_second_is_over(pool, conn
     running = asyncio.create_task(share.run())
     try:
         share.plan([a, b], 40)
-        await wait_for(lambda: share.plan([a, b], 40) == {a: 30, b: 10}, seconds=10, what="the weight")
+        await wait_for(lambda: share.plan([a, b], 40) == {a: 30, b: 10}, seconds=50, what="the weight")
     finally:
         running.cancel()
         with suppress(asyncio.CancelledError):

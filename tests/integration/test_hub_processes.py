@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,17 +18,18 @@ import pytest
 from computepool.hub.processes import listen_shared, port_held
 from computepool.settings import InvalidSettings
 from tests.support.hub_process import free_port
+from tests.support.quickest import quickest
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 PARENT = """
-import logging, os, select, signal, sys
+import logging, os, select, signal, sys, time
 from computepool.hub.processes import HubProcesses
 
 logging.basicConfig(level="INFO", stream=sys.stderr)
 
 def live(number, parent):
     with open(sys.argv[1], "a") as diary:
-        diary.write(f"{number} {os.getpid()}\\n")
+        diary.write(f"{number} {os.getpid()} {time.monotonic()}\\n")
     return obey(number, parent)
 
 def wait_for_parent(number, parent):
@@ -60,7 +62,12 @@ class Family:
 
     def list_started(self) -> list[tuple[int, int]]:
         lines = self.diary.read_text().splitlines()
-        return [(int(number), int(pid)) for number, pid in map(str.split, lines)]
+        return [(int(number), int(pid)) for number, pid, _ in map(str.split, lines)]
+
+    def list_moments(self, number: int) -> list[float]:
+        """When the process of this number was started."""
+        lines = map(str.split, self.diary.read_text().splitlines())
+        return [float(moment) for each, _, moment in lines if int(each) == number]
 
     def await_started(self, count: int) -> list[tuple[int, int]]:
         until(lambda: len(self.list_started()) >= count, f"{count} starts:\n{self.log.read_text()}")
@@ -96,7 +103,9 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Family]]:
     started: list[Family] = []
 
     def start(obey: str) -> Family:
-        started.append(Family(tmp_path, obey))
+        folder = tmp_path / str(len(started))
+        folder.mkdir()
+        started.append(Family(folder, obey))
         return started[-1]
 
     yield start
@@ -119,10 +128,10 @@ def test_a_hub_process_that_was_killed_is_started_again_and_the_others_never_not
 
 def test_one_that_dies_at_once_is_started_less_and_less_often(start):
     family = start("return 1 if number == 1 else wait_for_parent(number, parent)")
-    family.await_started(3)
-    time.sleep(2.2)
-    # After pauses of 0.5 and 1 s; the next is 2 s.
-    assert [number for number, _ in family.list_started()].count(1) in (2, 3)
+    until(lambda: len(family.list_moments(1)) >= 4, "four starts")
+    pauses = [later - earlier for earlier, later in pairwise(family.list_moments(1))]
+    # A busy machine adds to them and takes nothing off.
+    assert all(pause >= least for pause, least in zip(pauses, (0.45, 0.95, 1.95), strict=False)), pauses
 
 
 def test_when_all_refuse_to_start_the_parent_ends_with_their_code(start):
@@ -140,14 +149,19 @@ def test_when_one_refuses_to_start_the_others_go_on(start):
 @pytest.mark.parametrize("deaf", [False, True], ids=["obedient", "deaf"])
 def test_sigterm_ends_all_within_five_seconds(start, deaf):
     obey = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" if deaf else ""
-    family = start(obey + "say('ready')\nreturn wait_for_parent(number, parent)")
-    family.await_said("ready")
-    started = family.list_started()
-    told_at = time.monotonic()
-    family.parent.terminate()
-    assert family.parent.wait(PATIENCE_SECONDS) == 0
-    assert time.monotonic() - told_at < 5
-    assert not any(family.is_alive(pid) for _, pid in started)
+
+    def end_one() -> float:
+        family = start(obey + "say('ready')\nreturn wait_for_parent(number, parent)")
+        family.await_said("ready")
+        started = family.list_started()
+        told_at = time.monotonic()
+        family.parent.terminate()
+        assert family.parent.wait(PATIENCE_SECONDS) == 0
+        seconds = time.monotonic() - told_at
+        assert not any(family.is_alive(pid) for _, pid in started)
+        return seconds
+
+    assert quickest(end_one, enough=5.0) < 5.0
 
 
 def test_ctrl_c_reaches_the_hub_processes_only_by_way_of_the_parent(start):

@@ -25,10 +25,11 @@ from computepool.core.placement.shape import to_shape
 from computepool.hub.services import market as service
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.prices import PriceBook, load_rate_card
-from computepool.hub.store import audit
+from computepool.hub.store import audit, checkpoints
 from computepool.hub.store import market as store
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store.market import StoredSpot
+from computepool.hub.store.upgrade import ADVISORY_LOCK
 from computepool.wire.nodes import Gpu
 from tests.support.builders import GB
 from tests.support.market_rows import insert_index, insert_point
@@ -491,7 +492,7 @@ async def test_control_without_the_lock_two_hubs_tick_at_once(grid, owner):
         here.append(conn)
         if len(here) == 2:
             both_here.set()
-        await asyncio.wait_for(both_here.wait(), 10)
+        await asyncio.wait_for(both_here.wait(), 60)
         return True
 
     with patch.object(store, "try_lock", anyone), patch.object(store, "set_clock", lambda *_: asyncio.sleep(0)):
@@ -591,4 +592,4 @@ async def test_a_great_queue_is_counted_up_to_a_limit(grid, owner):
 
 
 def test_the_lock_of_the_market_is_not_that_of_another_chore():
-    assert store._ADVISORY_LOCK != audit._ADVISORY_LOCK
+    assert len({store._ADVISORY_LOCK, audit._ADVISORY_LOCK, checkpoints._ADVISORY_LOCK, ADVISORY_LOCK}) == 4

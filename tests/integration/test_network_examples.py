@@ -11,7 +11,7 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "examples" / "networks"
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(280)
 def test_training_through_a_kill_ends_with_both_curves_on_top_of_each_other(tmp_path):
     picture = tmp_path / "kill.svg"
     words = ["--network", "mlp", "--steps", "60", "--out", str(picture)]

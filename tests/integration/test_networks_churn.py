@@ -7,7 +7,7 @@ import pytest
 from soaks.networks import churn
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(280)
 def test_the_curve_keeps_its_bits_although_every_pnode_is_replaced():
     """The short form; twenty PNodes in 300 steps: `make soak/networks`."""
     outcome = churn(pnodes=3, steps=40)

@@ -114,7 +114,7 @@ async def test_a_hub_that_dies_during_the_call_leaves_an_unknown_payout_that_is_
     id = await lab.approve(owner)
     provider.moods.append(Mood.SILENT_AFTER)
     sending = asyncio.create_task(lab.send_all())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not provider.orders:
             await asyncio.sleep(0.005)
     sending.cancel()
@@ -136,7 +136,7 @@ async def test_a_confirmation_may_be_faster_than_the_answer_to_our_own_call(lab,
     id = await lab.approve(owner)
     provider.moods.append(Mood.SILENT_AFTER)
     sending = asyncio.create_task(lab.send_all())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while id not in provider.entries:
             await asyncio.sleep(0.005)
     [(_, answer)] = await provider.tell(provider.confirm(id))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import struct
 import time
 from collections.abc import AsyncIterator, Callable
@@ -43,6 +44,7 @@ from tests.support.rpc_client import to_error, wait_for_rpc
 
 DATA = b"samples"
 SHA = hashlib.sha256(DATA).hexdigest()
+SEATS = 2
 HOSTING = {"numeric_class": "played", "memory_bytes": 10**9, "flops_per_second": 1e10}
 
 
@@ -76,7 +78,7 @@ class Grid:
         metadata = (("authorization", f"Bearer {person.key}"),)
         async with grpc.aio.insecure_channel(address or self.addresses[0]) as channel:
             try:
-                return await getattr(stubs.NetworkServiceStub(channel), name)(request, metadata=metadata, timeout=20)
+                return await getattr(stubs.NetworkServiceStub(channel), name)(request, metadata=metadata, timeout=60)
             except grpc.aio.AioRpcError as error:
                 raise to_error(error) from error
 
@@ -87,10 +89,10 @@ class Grid:
             return [answer async for answer in answers]
 
     async def start(self, person: Person, **options: Any) -> pb.Run:
-        answer = httpx.put(f"{self.hubs[0].url}/v1/artifacts/{SHA}", content=DATA, headers=person.headers)
+        answer = httpx.put(f"{self.hubs[0].url}/v1/artifacts/{SHA}", content=DATA, headers=person.headers, timeout=60)
         assert answer.status_code == 200
         network = await self.call(person, "CreateNetwork", pb.CreateNetworkRequest(spec_json=to_json(make_mlp())))
-        given = {"steps": 4, "seats": 2, "hours_max": 1, "data": [pb.DataRef(sha256=SHA, size_bytes=len(DATA))]}
+        given = {"steps": 4, "seats": SEATS, "hours_max": 1, "data": [pb.DataRef(sha256=SHA, size_bytes=len(DATA))]}
         request = pb.StartTrainRequest(network_id=network.id, options=pb.TrainOptions(**{**given, **options}))
         return await self.call(person, "StartTrain", request)
 
@@ -132,10 +134,11 @@ async def set_going(grid: Grid, *, nodes: int = 2, **options: Any) -> tuple[Pers
         await grid.add_node()
     run = await grid.start(person, **options)
     tasks = [asyncio.create_task(grid.host(node)) for node in grid.nodes]
-    done, waiting = await asyncio.wait(tasks, timeout=15, return_when=asyncio.ALL_COMPLETED)
-    for task in waiting:
+    first = itertools.islice(asyncio.as_completed(tasks), options.get("seats", SEATS))
+    hosts = sorted([await task for task in first], key=lambda host: host.seat)
+    # Whoever has come to no seat is a spare.
+    for task in tasks:
         task.cancel()
-    hosts = sorted((task.result() for task in done), key=lambda host: host.seat)
     return person, run, hosts
 
 
@@ -159,7 +162,7 @@ async def test_a_run_goes_from_a_spec_to_weights_over_grpc_and_rest(grid):
     assert await hosts[0].read_blob(SHA) == DATA
     # A host learns the keys that sign streams' tokens from the hub's older ones.
     resolved, node = await hosts[0].resolve(), next(node for node in grid.nodes if hosts[0].attempt_id in node.held)
-    known = httpx.get(f"{grid.hubs[0].url}/v1/hub").json()["hub_keys"]
+    known = httpx.get(f"{grid.hubs[0].url}/v1/hub", timeout=60).json()["hub_keys"]
     pinned = [HubKey(kid=key["kid"], public_key=key["public_key"]) for key in known]
     vouched = find_vouched_keys(
         resolved.hub_keys_signed, node_id=UUID(node.node_id), pinned=pinned, now_seconds=time.time()
@@ -350,7 +353,7 @@ async def test_what_makes_no_sense_is_refused_with_what_is_wrong_and_changes_not
     # A block that fits no PNode is named, with what it takes and what there is.
     large = chain(VNodeSpec("wide", "linear", {"features": 10_000_000}), VNodeSpec("head", "linear", {"features": 2}))
     network = await grid.call(person, "CreateNetwork", pb.CreateNetworkRequest(spec_json=to_json(large)))
-    httpx.put(f"{grid.hubs[0].url}/v1/artifacts/{SHA}", content=DATA, headers=person.headers)
+    httpx.put(f"{grid.hubs[0].url}/v1/artifacts/{SHA}", content=DATA, headers=person.headers, timeout=60)
     ref = pb.DataRef(sha256=SHA, size_bytes=len(DATA))
     request = pb.StartTrainRequest(network_id=network.id, options=pb.TrainOptions(steps=1, hours_max=1, data=[ref]))
     with pytest.raises(NoPlacement, match="wide"):

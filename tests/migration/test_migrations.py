@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +20,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 from computepool.core.errors import StoreError
-from computepool.hub.store import migrate as migrate_module
+from computepool.hub.store import upgrade as upgrade_module
 from computepool.hub.store.connect import connect
-from computepool.hub.store.migrate import migrate
+from computepool.hub.store.migrate import MIGRATIONS_DIR, migrate, newest_revision
+from computepool.hub.store.upgrade import ADVISORY_LOCK
 from tests.support.earnings import give_credits, insert_pay, list_faults
 from tests.support.pgbouncer import PLAIN_ROLE, PgBouncer
 from tests.support.postgres import TestServer, connected, wait_for
@@ -101,8 +104,7 @@ async def test_an_empty_database_comes_to_the_newest_version(empty_dsn):
 
 def make_config() -> Config:
     config = Config()
-    folder = migrate_module.__file__.removesuffix("migrate.py")
-    config.set_main_option("script_location", f"{folder}migrations")
+    config.set_main_option("script_location", str(MIGRATIONS_DIR))
     return config
 
 
@@ -110,6 +112,7 @@ def test_the_migrations_are_one_line_without_branches():
     scripts = ScriptDirectory.from_config(make_config())
     assert len(scripts.get_heads()) == 1
     assert len(scripts.get_bases()) == 1
+    assert scripts.get_current_head() == newest_revision()
 
 
 async def test_migrating_again_changes_nothing(empty_dsn):
@@ -124,6 +127,23 @@ async def test_migrating_again_changes_nothing(empty_dsn):
         assert await conn.fetchval("SELECT kid FROM hub_keys") == "kept"
 
 
+async def test_a_database_that_is_up_to_date_costs_no_import_of_what_would_migrate_it(dsn):
+    story = (
+        "import asyncio, sys; from computepool.hub.store.migrate import migrate\n"
+        "asyncio.run(migrate(sys.argv[1])); print('sqlalchemy' in sys.modules)"
+    )
+
+    async def imports(dsn: str) -> str:
+        started = await asyncio.create_subprocess_exec(sys.executable, "-c", story, dsn, stdout=subprocess.PIPE)
+        return (await started.communicate())[0].decode().strip()
+
+    assert await imports(dsn) == "False"
+    # The control: as it was before the last migration.
+    async with connected(dsn) as conn:
+        await conn.execute("DELETE FROM alembic_version")
+    assert await imports(dsn) != "False"
+
+
 async def test_hubs_that_start_together_all_find_the_newest_schema(empty_dsn, dsn, way):
     await asyncio.gather(*(migrate(way(empty_dsn)) for _ in range(3)))
     assert await describe(empty_dsn) == await describe(dsn)
@@ -132,7 +152,7 @@ async def test_hubs_that_start_together_all_find_the_newest_schema(empty_dsn, ds
 
 async def test_a_migration_waits_for_the_one_that_another_hub_has_begun(empty_dsn, way):
     async with connected(empty_dsn) as other_hub:
-        await other_hub.execute(f"SELECT pg_advisory_lock({migrate_module._ADVISORY_LOCK})")
+        await other_hub.execute(f"SELECT pg_advisory_lock({ADVISORY_LOCK})")
         migrating = asyncio.create_task(migrate(way(empty_dsn)))
 
         async def is_waiting() -> bool:
@@ -143,7 +163,7 @@ async def test_a_migration_waits_for_the_one_that_another_hub_has_begun(empty_ds
 
         await wait_for(is_waiting, what="the second migration to wait")
         assert await other_hub.fetchval("SELECT to_regclass('jobs')") is None
-        await other_hub.execute(f"SELECT pg_advisory_unlock({migrate_module._ADVISORY_LOCK})")
+        await other_hub.execute(f"SELECT pg_advisory_unlock({ADVISORY_LOCK})")
         await migrating
         assert await other_hub.fetchval("SELECT to_regclass('jobs')") is not None
 
@@ -165,7 +185,7 @@ async def test_control_a_lock_of_the_session_stays_with_a_server_behind_pgbounce
     pooler = PgBouncer(postgres.dsn).start()
     try:
         hub = await connect(pooler.through(empty_dsn))
-        await hub.fetchval(f"SELECT pg_advisory_lock({migrate_module._ADVISORY_LOCK})")
+        await hub.fetchval(f"SELECT pg_advisory_lock({ADVISORY_LOCK})")
         await hub.close()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(migrate(empty_dsn), timeout=1)
@@ -216,7 +236,7 @@ async def test_control_the_plain_role_owns_nothing_but_its_database(plain_dsn, e
 
 async def migrate_up_to_before(dsn: str, revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a database stands at a hub of the release before."""
-    upgrade = migrate_module._upgrade_once
+    upgrade = upgrade_module._upgrade_once
     before = ScriptDirectory.from_config(make_config()).get_revision(revision).down_revision
 
     def upgrade_unless_there(connection: Connection) -> bool:
@@ -225,7 +245,7 @@ async def migrate_up_to_before(dsn: str, revision: str, monkeypatch: pytest.Monk
         return found != before and upgrade(connection)
 
     with monkeypatch.context() as patched:
-        patched.setattr(migrate_module, "_upgrade_once", upgrade_unless_there)
+        patched.setattr(upgrade_module, "_upgrade_once", upgrade_unless_there)
         await migrate(dsn)
     assert await versions(dsn) == [before]
 

@@ -302,8 +302,8 @@ def id_of(answer: NextAnswer) -> UUID:
 
 
 async def until(is_so: Callable[[], object]) -> None:
-    for _ in range(1_000):
+    for _ in range(12_000):
         if is_so():
             return
         await asyncio.sleep(0.005)
-    raise AssertionError("it did not come to that within 5 s")
+    raise AssertionError("it did not come to that within a minute")

@@ -65,7 +65,7 @@ def make_head(step: int = 1, micro_batch: int = 0, *, size: int = 4, **changes: 
     return FrameHead(**values)
 
 
-async def until(check: Callable[[], Any], what: str, *, seconds: float = 20.0) -> Any:
+async def until(check: Callable[[], Any], what: str, *, seconds: float = 60.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := check()):
         assert time.monotonic() < deadline, f"waited for {what}"
@@ -171,7 +171,7 @@ class Stranger:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             await self.call.write(frame if isinstance(frame, bytes) else frame.SerializeToString())
 
-    async def hear(self, *kinds: int, seconds: float = 10.0) -> pb.Frame:
+    async def hear(self, *kinds: int, seconds: float = 60.0) -> pb.Frame:
         """The next frame of one of these kinds."""
         async with asyncio.timeout(seconds):
             while True:
@@ -181,7 +181,7 @@ class Stranger:
                 if not kinds or frame.kind in kinds:
                     return frame
 
-    async def hear_refusal(self, seconds: float = 10.0) -> tuple[str, str]:
+    async def hear_refusal(self, seconds: float = 60.0) -> tuple[str, str]:
         """The status with which the stream ends."""
         async with asyncio.timeout(seconds):
             with contextlib.suppress(grpc.aio.AioRpcError):

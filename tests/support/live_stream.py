@@ -26,7 +26,7 @@ class LiveStream:
         self._opened = asyncio.Event()
         self._came = asyncio.Condition()
         self._reading = asyncio.create_task(self._read())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self._opened.wait()
         return self
 
@@ -56,24 +56,13 @@ class LiveStream:
             async with self._came:
                 self._came.notify_all()
 
-    async def _read_lines(self, answer: httpx.Response) -> None:
-        lines: dict[str, str] = {}
-        async for line in answer.aiter_lines():
-            self._opened.set()
-            if line:
-                name, _, value = line.partition(": ")
-                lines[name] = value
-            else:
-                await self._note(lines)
-                lines = {}
-
     async def _note(self, lines: dict[str, str]) -> None:
         if "event" in lines:
             async with self._came:
                 self.messages.append((lines["event"], lines.get("id", ""), json.loads(lines["data"])))
                 self._came.notify_all()
 
-    async def wait_for(self, found: Callable[[LiveStream], Any], seconds: float = 20) -> Any:
+    async def wait_for(self, found: Callable[[LiveStream], Any], seconds: float = 60) -> Any:
         """The first true answer of `found`, looked for after each message."""
         async with asyncio.timeout(seconds), self._came:
             while not (answer := found(self)):
@@ -82,7 +71,7 @@ class LiveStream:
                 await self._came.wait()
             return answer
 
-    async def wait_end(self, seconds: float = 20) -> None:
+    async def wait_end(self, seconds: float = 60) -> None:
         async with asyncio.timeout(seconds):
             await asyncio.wait([self._reading])
 

@@ -279,7 +279,7 @@ async def serve_in_loop(app: Starlette) -> AsyncIterator[str]:
     listener.bind(("127.0.0.1", 0))
     server = _Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not server.started:
             await asyncio.sleep(0.01)
     try:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
-START_SECONDS = 10.0
+START_SECONDS = 60.0
 # A role that owns a database and may do nothing else.
 PLAIN_ROLE = "plain"
 # Whom PgBouncer lets in. The server behind it trusts whoever may enter its socket's folder.

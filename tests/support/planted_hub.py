@@ -186,6 +186,28 @@ def never_closed() -> None:
     Registry.is_closed = lambda self, node_id, now: False
 
 
+def one_line() -> None:
+    """Looks at the run that it heard of first, and at nothing behind it."""
+    from computepool.hub.dispatch import backlog
+
+    backlog.RUNS_MAX = 1
+
+
+def modest_first() -> None:
+    """A slot serves the shape that asks least of it."""
+    from computepool.core.placement import rounds
+
+    really_group = rounds._group_by_demand
+    rounds._group_by_demand = lambda runs, shapes: really_group(runs, shapes)[::-1]
+
+
+def remembers_keys() -> None:
+    """Whoever was let in once is let in for ten minutes."""
+    from computepool.hub.services import callers
+
+    callers.MEMORY_SECONDS = 600.0
+
+
 def plant_rpc(bug: str) -> None:
     """The guard is missing in the process that serves gRPC."""
     from computepool.hub.rpc import process
@@ -201,6 +223,9 @@ PLANTED_IN_PYTHON = {
     "any_length": leave_out("SLICE_SECONDS"),
     "pools_for_all": pools_for_all,
     "never_closed": never_closed,
+    "one_line": one_line,
+    "modest_first": modest_first,
+    "remembers_keys": remembers_keys,
     "spot_without_force": spot_without_force,
     "no_tenant_check": no_tenant_check,
     "answer_before_commit": answer_before_commit,

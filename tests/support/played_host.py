@@ -16,7 +16,7 @@ from computepool.wire.pb.computepool.v1 import networks_pb2_grpc as stubs
 from tests.support.protocol_node import Held
 from tests.support.rpc_client import to_error
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 
 
 class PlayedHost:

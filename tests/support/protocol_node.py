@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import random
+import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.support.people import Person
+from tests.support.postgres import wait_for
 
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 
@@ -207,12 +209,16 @@ class ProtocolNode:
             self.forget(each.attempt_id)
         return self.take(answer.json().get("next") or {})
 
-    async def claim_one(self, *, tries: int = 40, **options: Any) -> Held:
+    async def claim_one(self, *, tries: int = 100, **options: Any) -> Held:
         """Asks until it holds one more attempt."""
+        return (await self.claim_some(tries=tries, **options))[0]
+
+    async def claim_some(self, *, tries: int = 100, **options: Any) -> list[Held]:
+        """What the first answer that is not empty brings: a call is held for a beat at most."""
         for _ in range(tries):
             answer = await self.next(**options)
             if answer.status_code == 200 and (fresh := self.take(answer.json())):
-                return fresh[0]
+                return fresh
             assert answer.status_code in (200, 204), answer.text
         raise AssertionError("no assignment came")
 
@@ -297,3 +303,15 @@ class ProtocolNode:
 
     async def close(self) -> None:
         await self.client.aclose()
+
+
+async def wait_for_parked(hub_url: str, count: int) -> None:
+    """Until the hub holds so many calls of nodes."""
+
+    async def are_parked() -> bool:
+        async with httpx.AsyncClient(timeout=20) as client:
+            text = (await client.get(f"{hub_url}/metrics")).text
+        [parked] = re.findall(r"^computepool_parked_calls (\S+)", text, re.MULTILINE)
+        return float(parked) == count
+
+    await wait_for(are_parked, what=f"{count} parked calls")

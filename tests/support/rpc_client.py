@@ -21,7 +21,7 @@ def to_error(error: grpc.aio.AioRpcError) -> ComputePoolError:
     return from_error_metadata(error.trailing_metadata(), error.details() or "")
 
 
-async def wait_for_rpc(address: str, credentials: Any = None, seconds: float = 30.0) -> None:
+async def wait_for_rpc(address: str, credentials: Any = None, seconds: float = 100.0) -> None:
     channel = grpc.aio.secure_channel(address, credentials) if credentials else grpc.aio.insecure_channel(address)
     async with channel, asyncio.timeout(seconds):
         await channel.channel_ready()

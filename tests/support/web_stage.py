@@ -56,7 +56,7 @@ class WebStage:
         source = files("computepool.cli.demo_jobs").joinpath(f"{name}.py").read_text(encoding="utf-8")
         return self.submit(name=name, script=source, **spec)
 
-    def await_job(self, job_id: str, *states: str, seconds: float = 90.0) -> dict[str, Any]:
+    def await_job(self, job_id: str, *states: str, seconds: float = 120.0) -> dict[str, Any]:
         return self.wait_for(
             lambda: self.call(self.people[SUBMITTER], "GET", f"/v1/jobs/{job_id}"),
             lambda job: job["state"] in (states or ("succeeded", "failed", "cancelled")),
@@ -156,7 +156,7 @@ def visit(
         device_scale_factor=2 if phone else 1,
         **options,
     )
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(60_000)
     if who is not None:
         context.add_cookies([{"name": "computepool_key", "value": who.key, "url": stage.url}])
     visitor = Visitor(stage, context)
@@ -164,7 +164,7 @@ def visit(
     context.close()
 
 
-def wait_until(page: Page, condition: str, *, seconds: float = 20.0) -> None:
+def wait_until(page: Page, condition: str, *, seconds: float = 60.0) -> None:
     """Asked from outside: the page's policy refuses to evaluate strings, and so playwright's own way."""
     deadline = time.monotonic() + seconds
     while not page.evaluate(condition):
@@ -205,7 +205,8 @@ def list_pages(stage: WebStage) -> dict[str, tuple[str, Person | None]]:
 
 def find_serious(page: Page) -> list[str]:
     """What axe finds that keeps people out: rule, and the first place."""
-    page.evaluate(AXE.read_text())
+    if not page.evaluate("Boolean(window.axe)"):
+        page.evaluate(AXE.read_text())
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
         f"{each['id']} ({each['impact']}): {each['nodes'][0]['html'][:200]} {each['nodes'][0].get('failureSummary')}"

@@ -47,7 +47,7 @@ def test_figures_are_ratios_of_what_was_measured():
     assert (figures["honest_flagged"], figures["corrupter_caught_share"]) == (0.0, None)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(280)
 def test_the_short_form_finds_equal_bits_through_a_kill_and_a_curve_that_is_not_equal(monkeypatch):
     with local(pnodes=3) as grid:
         network, data = make_residual()

@@ -111,7 +111,7 @@ def test_a_hubs_plan_names_machines_edges_speed_and_price():
     assert "3 credits an hour at most" in lines[-1]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(280)
 def test_training_on_this_machine_writes_the_weights_of_the_reference(network, data, tmp_path, capsys):
     out = str(tmp_path / "weights.safetensors")
     assert say(["net", "train", network, data, "--steps", "10", "--local", "2", "--out", out]) == 0

@@ -17,7 +17,7 @@ def start(children: Children, tmp_path: Path, code: str, name: str = "child") ->
 
 
 def await_line(child: Child, line: str) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while line not in child.last_lines(10):
         assert time.monotonic() < deadline, child.last_lines(10)
         time.sleep(0.01)
@@ -83,7 +83,7 @@ with Children(grace_seconds=1) as children:
         assert parent.stdout is not None
         child_pid = int(parent.stdout.readline())
         parent.kill()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while _is_alive(child_pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -69,7 +69,7 @@ def make_session(address: str) -> HubSession:
     return HubSession(address=address, attempt_id="t", lease_secret="s")
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(280)
 async def test_what_is_being_fetched_comes_although_the_run_has_another_owner_by_then():
     async with open_hub() as old, open_hub() as new:
         session = make_session(old.address)
@@ -86,7 +86,7 @@ async def test_what_is_being_fetched_comes_although_the_run_has_another_owner_by
         await session.close()
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(280)
 async def test_a_hub_that_refuses_while_we_still_speak_is_asked_who_owns_the_run():
     """Many words wait to be said again: the refusal comes in the midst of them."""
     async with open_hub() as old, open_hub() as new:

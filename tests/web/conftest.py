@@ -26,7 +26,7 @@ def browser(stage: WebStage):
     from playwright.sync_api import expect
 
     # A loaded machine is slow, and no test is about that.
-    expect.set_options(timeout=20_000)
+    expect.set_options(timeout=60_000)
     with open_browser() as found:
         yield found
 

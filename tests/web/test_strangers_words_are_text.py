@@ -73,7 +73,9 @@ def enrol(stage, owner, name: str, names: list[str]) -> str | None:
         "cpu_slots": 1,
     }
     body = {"name": name, "public_key": base64url(public), "hardware": hardware, "isolation": "sandboxed"}
-    answer = httpx.post(f"{stage.url}/v1/nodes", json=body | {"agent_version": names[5]}, headers=owner.headers)
+    answer = httpx.post(
+        f"{stage.url}/v1/nodes", json=body | {"agent_version": names[5]}, headers=owner.headers, timeout=60
+    )
     assert answer.status_code < 500, answer.text
     return str(answer.json()["node_id"]) if answer.status_code == 201 else None
 

@@ -15,7 +15,7 @@ from computepool.hub.store.records import read_record
 _q = load_queries("checkpoints")
 
 # Any constant will do, as long as every hub uses the same one.
-_ADVISORY_LOCK = 7_263_003
+_ADVISORY_LOCK = 7_263_004
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,68 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import asyncpg
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import text
-from sqlalchemy.engine import Connection
-from sqlalchemy.exc import ProgrammingError
-from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.pool import NullPool
 
-from computepool.core.errors import StoreError
 from computepool.hub.store.connect import connect
 
-# Any constant will do, as long as every hub uses the same one.
-_ADVISORY_LOCK = 7_263_001
-# One migration of a large database may take this long, and the other hubs wait for it.
-MIGRATE_SECONDS = 3600
+MIGRATIONS_DIR = Path(__file__).parent / "migrations"
 
 
 async def migrate(dsn: str) -> None:
-    async def open_connection(*_: Any, **__: Any) -> Any:
-        return await connect(dsn, command_seconds=MIGRATE_SECONDS)
+    """Where nothing is to be done, what would do it is not even imported: that would be a good part of a start."""
+    if await _is_newest(dsn):
+        return
+    from computepool.hub.store.upgrade import upgrade
 
-    engine = create_async_engine("postgresql+asyncpg://", poolclass=NullPool, async_creator=open_connection)
+    await upgrade(dsn)
+
+
+def newest_revision() -> str:
+    """They are one line, and their files begin with their numbers."""
+    return max(path.name.partition("_")[0] for path in (MIGRATIONS_DIR / "versions").glob("[0-9]*.py"))
+
+
+async def _is_newest(dsn: str) -> bool:
+    conn = await connect(dsn)
     try:
-        async with engine.connect() as connection:
-            while await connection.run_sync(_upgrade_once):
-                pass
-    except ProgrammingError as error:
-        if getattr(error.orig, "sqlstate", None) != asyncpg.InsufficientPrivilegeError.sqlstate:
-            raise
-        raise StoreError(
-            f"The role of DATABASE_URL may not create tables in this database ({error.orig}). "
-            "It needs no other right than to own it: ALTER DATABASE <name> OWNER TO <role>."
-        ) from error
+        return bool(await conn.fetchval("SELECT version_num FROM alembic_version") == newest_revision())
+    except asyncpg.UndefinedTableError:
+        return False
     finally:
-        await engine.dispose()
-
-
-def _upgrade_once(connection: Connection) -> bool:
-    """Runs the next migration, if there is one: lock, change and version number in one transaction.
-
-    Two hubs that start together must not both create the tables: the second waits, then finds it done. The lock goes
-    with the transaction, because behind a pooler nothing else can be kept. One migration at a time, because what one
-    adds to an enum can be used only after its commit.
-    """
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-    config.attributes["connection"] = connection
-    with connection.begin():
-        connection.execute(text(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})"))
-        known = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
-        found = MigrationContext.configure(connection).get_current_revision()
-        if found == known[0]:
-            return False
-        if found is not None and found not in known:
-            raise StoreError(
-                f"A newer hub has brought this database to schema {found}; this one knows it up to {known[0]}. "
-                "Install that version of ComputePool, or restore a backup from before the upgrade."
-            )
-        command.upgrade(config, "+1")
-    return True
+        await conn.close()
