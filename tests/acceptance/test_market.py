@@ -65,8 +65,10 @@ async def node(hub, owner) -> AsyncIterator[ProtocolNode]:
 
 
 async def have_ticked(hub: Any, dsn: str) -> None:
-    """Turns the market's clock back; the hub then ticks, follows, and says so. Not before its first tick is over: that
-    one may have looked at the fleet before this test's node came."""
+    """Turns the market's clock back; the hub then ticks, follows, and says so.
+
+    Not before its first tick is over: that one may have looked at the fleet before this test's node came.
+    """
     told = partial(count_ticks, hub)
     await wait_for(told, what="the hub's first tick")
     before = told()
