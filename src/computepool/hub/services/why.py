@@ -21,19 +21,14 @@ from computepool.core.market.offers import DEFAULT_KIND, Schedule, is_private
 from computepool.core.nodes.state import is_online
 from computepool.core.placement.checks import check_price
 from computepool.core.placement.choice import Ranked, rank_candidates, say_choice
-from computepool.core.placement.explain import (
-    Explanation,
-    Margin,
-    SlotClass,
-    choose_steps,
-    explain_waiting,
-    list_margins,
-)
+from computepool.core.placement.explain import Explanation, explain_waiting
 from computepool.core.placement.fair_share import fade
+from computepool.core.placement.gates import Margin, list_margins
 from computepool.core.placement.idleness import Idleness, NodeFacts, explain_idle
 from computepool.core.placement.scorers import make_candidate, to_speed
 from computepool.core.placement.shape import Shape, to_shape
 from computepool.core.placement.slot import Slot
+from computepool.core.placement.slot_classes import SlotClass, choose_steps
 from computepool.core.placement.turn import Counted, Turn, Use, count_less
 from computepool.core.placement.weights import Preference, WeightBook
 from computepool.core.trust.reputation import reliability_bound, to_job_class
