@@ -333,12 +333,15 @@ async def _explain_choice(
     # The set may be gone from the file since the job was given it: then it is placed by the first of the split.
     weight_set = job.weight_set if job.weight_set in book.sets else book.split.first
     weights, now = book.sets[weight_set], clock.now()
+    # Those who pay a fixed price compare slots by their reference, all others by spot.
+    fixed = shape.base_ceiling_microcredits_per_hour is not None
+    level_of = prices.card.reference if fixed else prices.score_spot
     fitting = await why_store.list_fitting(
         conn,
         shape,
         weights.under(job.prefer),
         prices.card,
-        {bucket: prices.score_spot(bucket) for bucket in list_buckets(prices.card)},
+        {bucket: level_of(bucket) for bucket in list_buckets(prices.card)},
         job_class=to_job_class(gpu=shape.gpu),
         chosen=(attempt.node_id, attempt.slot_name),
         account_id=job.account_id,
@@ -354,7 +357,8 @@ async def _explain_choice(
             make_candidate(
                 each.slot,
                 price_microcredits_per_hour=each.floor_microcredits_per_hour,
-                spot_microcredits_per_hour=each.spot_microcredits_per_hour,
+                spot_microcredits_per_hour=0 if fixed else each.spot_microcredits_per_hour,
+                reference_microcredits_per_hour=each.spot_microcredits_per_hour if fixed else 0,
                 reliability=reliability_bound(each.reliability, now=now),
                 declared_tflops=each.declared_tflops,
             )
