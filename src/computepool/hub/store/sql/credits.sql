@@ -53,7 +53,7 @@ SELECT a.id AS attempt_id, a.job_id, a.slice_index, n.account_id AS owner_id, j.
   JOIN jobs j ON j.id = a.job_id
   JOIN nodes n ON n.id = a.node_id
   JOIN nodes m ON m.id = d.node_id
- WHERE a.cause = 'superseded' AND a.made_good_microcredits IS NULL
+ WHERE a.cause = 'superseded' AND a.made_good_microcredits IS NULL AND s.state = 'succeeded'
    AND (d.earning_state IS NULL OR d.earning_state IN ('released', 'reversed'))
  ORDER BY a.finished_at LIMIT :limit_count FOR NO KEY UPDATE OF a, d SKIP LOCKED;
 
