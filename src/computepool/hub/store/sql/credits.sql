@@ -44,7 +44,7 @@ SELECT a.id AS attempt_id, a.job_id, a.slice_index, n.account_id AS owner_id, j.
        coalesce(a.fee_ppm, 0) AS fee_ppm,
        coalesce(a.charged_microcredits, 0) - coalesce(a.fee_microcredits, 0) AS earned_microcredits,
        m.account_id AS delivered_by,
-       CASE WHEN d.earning_state = 'released' THEN d.fee_microcredits ELSE 0 END - (
+       CASE WHEN d.earning_state = 'released' THEN coalesce(d.fee_microcredits, 0) ELSE 0 END - (
            SELECT coalesce(sum(o.made_good_microcredits), 0)::bigint FROM attempts o
             WHERE o.job_id = a.job_id AND o.slice_index = a.slice_index) AS fee_microcredits
   FROM attempts a
