@@ -180,7 +180,7 @@ sim/hostile: setup ## A fleet of which some forge results, on the real trust rul
 	@$(BIN)/python -m sims.hostile $(ARGS)
 
 .PHONY: sim/histories
-sim/histories: setup ## 50,000 made-up histories of the ledger in memory, 2,000 on PostgreSQL beside it, and every planted bug
+sim/histories: setup ## 100,000 made-up histories of the ledger in memory, 2,000 on PostgreSQL beside it, and every planted bug
 	@$(BIN)/python -m sims.ledger_histories $(ARGS)
 
 .PHONY: agent.pyz

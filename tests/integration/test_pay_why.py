@@ -20,6 +20,8 @@ from computepool.hub.services import disputes, pay
 from computepool.hub.services import jobs as job_service
 from computepool.hub.services.attempts import reap_leases
 from computepool.hub.services.callers import AccountCaller
+from computepool.hub.services.make_good import make_good
+from computepool.hub.services.releases import release_due
 from computepool.wire.jobs import JobPrice
 from tests.support.paid_jobs import CREDIT, FAILED, acknowledge, forge, lease, open_paid_spine, ran, run_one, submit
 from tests.support.spine import EnrolledNode, Spine
@@ -130,7 +132,31 @@ async def test_one_of_two_who_worked_on_a_slice_is_superseded(spine, submitter, 
     await reap_leases(spine.pool, grace_seconds=1.0, limit=10)
     beaten = await lease(spine, node)
     await spine.succeed(other, late, **ran(9.0))
-    assert (await ask(spine, owner, node))[beaten.id].reason is UnpaidReason.SUPERSEDED
+    found = (await ask(spine, owner, node))[beaten.id]
+    assert found.reason is UnpaidReason.SUPERSEDED
+
+
+async def test_time_that_was_made_good_is_told_and_a_piece_that_is_missing_of_it_is_found(
+    spine, submitter, owner, node
+):
+    await submit(spine, submitter)
+    other = await spine.enrol()
+    late = await lease(spine, other)
+    await spine.let_lease_pass(late)
+    await reap_leases(spine.pool, grace_seconds=1.0, limit=10)
+    beaten = await lease(spine, node)
+    await acknowledge(spine, node, beaten)
+    await spine.succeed(other, late, **ran(40.0))
+    await spine.fetch("UPDATE attempts SET release_at = now() WHERE earning_state = 'pending'")
+    await spine.fetch("UPDATE receipts SET state = 'verified'")
+    await release_due(spine.pool, limit=10)
+    await make_good(spine.pool, limit=10)
+    found = (await ask(spine, owner, node))[beaten.id]
+    assert (found.mark, found.missing_microcredits) == (PayMark.UNPAID, 0)
+    assert found.words.endswith("8 credits for its time came out of our fee.")
+    await forge(spine, "UPDATE ledger_transfers SET amount = amount - 1 WHERE kind = 'make_good'")
+    found = (await ask(spine, owner, node))[beaten.id]
+    assert (found.mark, found.missing_microcredits) == (PayMark.UNDERPAID, 1)
 
 
 async def test_ones_own_jobs_are_free(spine, node):

@@ -14,7 +14,7 @@ from computepool.core.errors import InvalidRequest, NotFound
 from computepool.core.ids import NodeId
 from computepool.core.jobs.spec import Requirements
 from computepool.core.market.offers import Audience
-from computepool.core.placement.explain import Gate
+from computepool.core.placement.gates import Gate
 from computepool.core.placement.idleness import IdleReason
 from computepool.hub.http.why import _to_job_why, _to_node_why
 from computepool.hub.services import nodes as node_service

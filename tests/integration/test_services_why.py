@@ -15,7 +15,8 @@ from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.spec import Requirements
 from computepool.core.market.rate_card import Bucket
 from computepool.core.placement.checks import find_refusal
-from computepool.core.placement.explain import Gate, say_waiting
+from computepool.core.placement.explain import say_waiting
+from computepool.core.placement.gates import Gate
 from computepool.core.placement.idleness import IdleReason
 from computepool.core.placement.price import PRICE_MICROCREDITS_MAX, SlicePrice
 from computepool.core.placement.shape import Shape, to_shape

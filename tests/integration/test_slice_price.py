@@ -21,6 +21,7 @@ from computepool.core.ledger.charging import (
 )
 from computepool.core.ledger.refusal import InsufficientCredits
 from computepool.core.market.rate_card import Bucket
+from computepool.core.placement.weights import Preference
 from computepool.hub.http.jobs import to_attempt, to_job
 from computepool.hub.services import attempts as attempt_service
 from computepool.hub.services import billing
@@ -217,6 +218,21 @@ async def test_where_nobody_waits_spot_is_nothing_to_a_fixed_price(spine, submit
     spine.leases.prices.spots = {CPU: 1_000 * RATE}
     await submit(spine, submitter)
     assert (await spine.grant_one(node)).slice_price_microcredits == PRICE
+
+
+@pytest.mark.parametrize(("price", "taken"), [(fixed(), "IN"), (JobPrice(), "US")], ids=["fixed", "by the second"])
+async def test_cheapest_is_where_the_slice_costs_least_whatever_others_pay_there_by_the_hour(
+    spine, submitter, price, taken
+):
+    """In one region tier and region make the price small, in the other spot is low."""
+    spine.leases.prices.spots = {Bucket("cpu", "in"): 9 * CREDIT, Bucket("cpu", "us"): 8 * CREDIT}
+    nodes = {}
+    for region in ("IN", "US"):
+        nodes[region] = await spine.enrol()
+        await spine.fetch("UPDATE nodes SET region = $2 WHERE id = $1", nodes[region].id, region)
+    await submit(spine, submitter, price=price, prefer=Preference.CHEAPEST)
+    [grant] = await spine.grant(*nodes.values())
+    assert grant.node_id == nodes[taken].id
 
 
 # What is paid

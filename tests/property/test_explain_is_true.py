@@ -18,22 +18,15 @@ from hypothesis import strategies as st
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.spec import JobPrice, JobSpec, Requirements, list_faults
 from computepool.core.ledger.charging import PriceMode
-from computepool.core.placement import explain as explaining
+from computepool.core.placement import gates, slot_classes
 from computepool.core.placement.checks import check_job_kind, check_pool, check_price, find_refusal
-from computepool.core.placement.explain import (
-    Explanation,
-    Gate,
-    SlotClass,
-    SpotForce,
-    Standing,
-    Suggestion,
-    choose_steps,
-    cut_to_steps,
-    explain_waiting,
-)
+from computepool.core.placement.explain import Explanation, explain_waiting
+from computepool.core.placement.gates import Gate
 from computepool.core.placement.price import PRICE_MICROCREDITS_MAX, SlicePrice, round_down_price
 from computepool.core.placement.shape import Shape, to_shape
 from computepool.core.placement.slot import Slot
+from computepool.core.placement.slot_classes import SlotClass, SpotForce, Standing, choose_steps, cut_to_steps
+from computepool.core.placement.suggestions import Suggestion
 from tests.support.builders import GB, NOW, account_number, make_slot, make_spec
 
 BOUNDED = settings(max_examples=300, deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
@@ -203,7 +196,7 @@ def the_counts_are_those_of_the_slots(need: Requirements, fleet: list[Member], e
     assert found.pass_count == len(passing), "those that pass are counted"
     assert found.free_count == sum(not m.busy for m in passing), "those that are free are counted"
     shape = to_shape(need)
-    failed = {g: sum(check(shape, m.slot) is not None for m in ready) for g, check in explaining.CHECK_OF.items()}
+    failed = {g: sum(check(shape, m.slot) is not None for m in ready) for g, check in gates.CHECK_OF.items()}
     failed[Gate.POOL] = sum(check_pool(ME, m.slot) is not None for m in ready)
     failed[Gate.SPOT] = sum(m.refuses_by_spot(shape) for m in ready)
     failed[Gate.PRICE] = sum(m.refuses(shape) for m in ready) - failed[Gate.SPOT]
@@ -246,7 +239,7 @@ def is_lent_to_me(need: Requirements, slot: Slot) -> bool:
 def what_only_time_or_owners_can_change_is_noted(need: Requirements, fleet: list[Member], explain: Explain) -> None:
     """One note for each reason that alone keeps a slot away, with how many slots it keeps."""
     found, shape = explain(need, to_classes(fleet, need)), to_shape(need)
-    failures = [(m, explaining.list_failed(shape, m.slot, m.price, m.base_price, account_id=ME)) for m in fleet]
+    failures = [(m, gates.list_failed(shape, m.slot, m.price, m.base_price, account_id=ME)) for m in fleet]
     expected = {
         "not lent at this hour": sum(m.standing is Standing.CLOSED and not failed for m, failed in failures),
         "only; this one is": sum(m.standing is Standing.READY and failed == (Gate.KIND,) for m, failed in failures),
@@ -278,7 +271,7 @@ def fewer_changes_would_not_do(need: Requirements, fleet: list[Member], explain:
     found = explain(need, to_classes(fleet, need))
     for suggestion in found.suggestions[:1]:
         for count in range(len(suggestion.changes)):
-            for dropped in combinations([gate for gate in Gate if gate not in explaining.OWNERS_GATES], count):
+            for dropped in combinations([gate for gate in Gate if gate not in gates.OWNERS_GATES], count):
                 less = need
                 for gate in dropped:
                     less = drop(less, gate)
@@ -502,7 +495,7 @@ def give_up_two_where_one_would_do(need: Requirements, classes: list[SlotClass])
     shape = to_shape(need)
     poorest = max(
         ready,
-        key=lambda c: len(explaining._list_failed_of(shape, c)),
+        key=lambda c: len(slot_classes.list_failed_of(shape, c)),
         default=None,
     )
     found = explain_waiting(need, classes)

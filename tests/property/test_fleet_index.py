@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, product
 from types import MappingProxyType
 from typing import Any
 
@@ -113,15 +113,22 @@ class Question:
 def make_candidate(
     slot: Any, speed: float, price: int, reliability: float, base_price: int, owner_id: AccountId | None
 ) -> Candidate:
-    # An owner is welcome in every pool of theirs. What is lent for little in public is paid at spot.
+    # An owner is welcome in every pool of theirs. What is lent for little in public is paid at spot; those who pay a
+    # fixed price find it cheapest where spot is high.
     is_owner = slot.welcome is None or owner_id in slot.welcome
     spot = 2 * CREDIT if slot.welcome is None and slot.region == "IN" else 0
-    return Candidate(slot, speed, price, reliability, base_price, owner_id if is_owner else None, spot)
+    reference = 0 if slot.welcome is not None else CREDIT if slot.region == "IN" else 3 * CREDIT
+    return Candidate(slot, speed, price, reliability, base_price, owner_id if is_owner else None, spot, reference)
 
 
 def to_own(candidate: Candidate) -> Candidate:
-    free = {"price_microcredits_per_hour": 0, "base_price_microcredits_per_hour": 0, "spot_microcredits_per_hour": 0}
-    return replace(candidate, **free)
+    return replace(
+        candidate,
+        price_microcredits_per_hour=0,
+        base_price_microcredits_per_hour=0,
+        spot_microcredits_per_hour=0,
+        reference_microcredits_per_hour=0,
+    )
 
 
 def key_of(candidate: Candidate) -> Key:
@@ -446,12 +453,13 @@ def test_a_slot_that_does_not_fit_changes_nothing(candidates, question, others):
 @given(FLEETS, st.lists(QUESTIONS, min_size=1, max_size=3), st.integers(0, 5))
 @settings(BOUNDED)
 def test_runners_up_stand_in_order_and_are_counted(candidates, questions, k):
-    index = make_index()
     # Pools are another's to know.
     candidates = [replace(each, slot=replace(each.slot, welcome=None)) for each in candidates]
-    for candidate in candidates:
+    indexes = {fixed: FleetIndex(SETS, fixed=fixed) for fixed in (False, True)}
+    for index, candidate in product(indexes.values(), candidates):
         index.add(candidate)
     for question in questions:
+        index = indexes[question.shape.base_ceiling_microcredits_per_hour is not None]
         index.best(question.shape, question.preference, weights=question.weights, ceiling=question.ceiling)
         ranking = question.rank_all({key_of(candidate): candidate for candidate in candidates})
         wish = {"ceiling": question.ceiling}
@@ -685,6 +693,26 @@ class FleetThatKeepsNoTrackOfOwnSlots(Fleet):
         return None if own is None else self.kept.setdefault(account_id, own)
 
 
+class FleetThatOrdersFixedPricesBySpot(Fleet):
+    def _find_public(self, shape: Shape) -> FleetIndex:
+        return self._public
+
+
+class FleetThatKeepsNoTrackOfFixedPrices(Fleet):
+    """Whoever has asked with a fixed price once is never told of what has changed since."""
+
+    kept: FleetIndex | None = None
+
+    def _find_public(self, shape: Shape) -> FleetIndex:
+        found = super()._find_public(shape)
+        if found is self._public:
+            return found
+        self._fixed = None
+        if self.kept is None:
+            self.kept = found
+        return self.kept
+
+
 class FleetThatForgetsWhoHadWork(Fleet):
     def take(self, node_id: NodeId, slot_name: SlotName) -> Candidate:
         index = self._find_index(node_id, slot_name)
@@ -700,6 +728,8 @@ class FleetThatForgetsWhoHadWork(Fleet):
         FleetThatPrefersPools,
         FleetThatChargesOwners,
         FleetThatKeepsNoTrackOfOwnSlots,
+        FleetThatOrdersFixedPricesBySpot,
+        FleetThatKeepsNoTrackOfFixedPrices,
         FleetThatForgetsWhoHadWork,
     ],
 )

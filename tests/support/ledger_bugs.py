@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
-from computepool.core.ids import AttemptId
+from computepool.core.ids import AccountId, AttemptId
 from computepool.core.ledger import earning as earnings
 from computepool.core.ledger import verbs
 from computepool.core.ledger.accounts import LedgerAccount
@@ -23,6 +23,7 @@ from computepool.core.ledger.charging import (
     price_attempt,
 )
 from computepool.core.ledger.earning import Earning, EarningState
+from computepool.core.ledger.make_good import Superseded, price_make_good
 from computepool.core.ledger.refusal import Refusal, RefusalCode
 from computepool.core.ledger.transfer import Leg, Posting
 from tests.support.ledger_histories import History, Rules
@@ -135,6 +136,14 @@ def reverse_that_takes_what_others_wait_for(**arguments: Any) -> Posting | Refus
     if was.state is EarningState.RELEASED:
         arguments["earning"] = replace(was, state=EarningState.PENDING)
     return verbs.reverse(**arguments)
+
+
+def make_good_without_limit(superseded: Superseded, *, is_linked: bool) -> int:
+    return price_make_good(replace(superseded, fee_microcredits=10**15), is_linked=is_linked)
+
+
+def make_good_to_anybody(superseded: Superseded, *, is_linked: bool) -> int:
+    return price_make_good(replace(superseded, owner_id=AccountId(uuid4())), is_linked=is_linked)
 
 
 def dispute_that_freezes_nothing(earning: Earning) -> Earning | Refusal:
@@ -271,6 +280,21 @@ PLANTED = [
         "what was spent before a chargeback is forgiven",
         Rules(chargeback=with_legs(verbs.chargeback, drop_debts)),
         "plain arithmetic|expected was posted",
+    ),
+    PlantedBug(
+        "time is made good beyond the fee of its slice",
+        Rules(price_make_good=make_good_without_limit),
+        "plain arithmetic|expected was",
+    ),
+    PlantedBug(
+        "owners are paid for being faster than themselves",
+        Rules(price_make_good=make_good_to_anybody),
+        "plain arithmetic|expected was nothing_to_move",
+    ),
+    PlantedBug(
+        "time is made good by every hub that looks",
+        Rules(make_good=with_key(verbs.make_good, lambda made: f"{made.key}/{uuid4()}")),
+        "make_good, expected was replayed",
     ),
     PlantedBug(
         "a payout fails after it was confirmed",

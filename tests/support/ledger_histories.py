@@ -20,7 +20,7 @@ import asyncpg
 from computepool.core.ids import AccountId, AttemptId, JobId
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.state import AttemptState
-from computepool.core.ledger import charging, earning, verbs
+from computepool.core.ledger import charging, earning, make_good, verbs
 from computepool.core.ledger.accounts import SHARDS, AccountKind, LedgerAccount
 from computepool.core.ledger.amount import Microcredits
 from computepool.core.ledger.books import MemoryBooks, Outcome
@@ -72,6 +72,8 @@ class Rules:
     chargeback: Callable[..., Posting | Refusal] = verbs.chargeback
     repay: Callable[..., Posting | Refusal] = verbs.repay
     bonus: Callable[..., Posting | Refusal] = verbs.bonus
+    price_make_good: Callable[..., int] = make_good.price_make_good
+    make_good: Callable[..., Posting | Refusal] = verbs.make_good
 
 
 @dataclass
@@ -110,6 +112,8 @@ class Paid:
     earning: Earning
     # As it was when it was taken back.
     before: Earning | None = None
+    # Of its fee, what others got who worked on the same slice.
+    made_good: int = 0
 
 
 # What happens often, and what happens seldom; holds and payments must be frequent for the rest to find anything.
@@ -132,6 +136,7 @@ KINDS = {
     "chargeback": 1,
     "repay": 8,
     "bonus": 1,
+    "make_good": 4,
     "replay": 6,
     "tamper": 4,
 }
@@ -451,6 +456,60 @@ class History:
         made = self.rules.bonus(bonus_id=self.new_id(), owner_id=person, amount=amount, fees=self.shards(FEE))
         expected: Expected = POSTED if amount <= self.want[FEE, None] else RefusalCode.INSUFFICIENT_CREDITS
         self.offer(made, expected, {(FEE, None): -amount, (EARNED, person): amount})
+
+    def do_make_good(self) -> None:
+        """Somebody worked on a slice for so long, at a credit a second, when another came back and delivered."""
+        self.flush()
+        paid = self.pick_or_none([each for each in self.paid if each.earning.state is EarningState.RELEASED])
+        if paid is None:
+            return
+        delivered = paid.earning
+        others = [each for each in self.people if each not in (delivered.submitter_id, delivered.owner_id)]
+        person = self.pick(others if self.dice.random() < 0.75 else self.people)
+        begun, seconds = self.dice.random() < 0.9, self.dice.choice([1, 7, 600, 5_000])
+        before = self.dice.choice([0, 0, 1_000_000])
+        superseded = make_good.Superseded(
+            attempt_id=AttemptId(self.new_id()),
+            job_id=delivered.job_id,
+            slice_index=0,
+            owner_id=person,
+            submitter_id=delivered.submitter_id,
+            leased_at=self.now - timedelta(seconds=seconds),
+            started_at=self.now if begun else None,
+            finished_at=self.now,
+            wall_seconds=3_600,
+            rate_microcredits_per_hour=3_600_000_000,
+            slice_price_microcredits=None,
+            fee_ppm=FEE_PPM,
+            earned_microcredits=before,
+            delivered_by=delivered.owner_id,
+            # What others of the same slice have had is not there any more.
+            fee_microcredits=delivered.fee_microcredits - paid.made_good,
+        )
+        part = min(seconds, 3_600) * 800_000 if begun else 0
+        amount = max(0, min(part - before, delivered.fee_microcredits - paid.made_good))
+        if person in (delivered.submitter_id, delivered.owner_id):
+            amount = 0
+        priced = self.rules.price_make_good(superseded, is_linked=False)
+        made = self.pay_out_of_fee(superseded, priced)
+        expected: Expected = POSTED if amount else RefusalCode.NOTHING_TO_MOVE
+        if amount > self.want[FEE, None]:
+            expected = RefusalCode.INSUFFICIENT_CREDITS
+        if self.offer(made, expected, {(FEE, None): -amount, (EARNED, person): amount}):
+            paid.made_good += amount
+            self.flush()
+            if amount <= self.want[FEE, None]:
+                # By another hub, which has not seen that it was done.
+                self.offer(self.pay_out_of_fee(superseded, priced), REPLAYED, {})
+
+    def pay_out_of_fee(self, superseded: make_good.Superseded, amount: int) -> Posting | Refusal:
+        return self.rules.make_good(
+            attempt_id=superseded.attempt_id,
+            job_id=superseded.job_id,
+            owner_id=superseded.owner_id,
+            amount=amount,
+            fees=self.shards(FEE),
+        )
 
     def do_replay(self) -> None:
         if posting := self.pick_sent():

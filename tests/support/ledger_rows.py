@@ -44,6 +44,8 @@ def _earn(charged: int | None = 5, fee: int | None = 0, state: str = "'pending'"
     )
 
 
+_SUPERSEDED = "UPDATE attempts SET cause = 'superseded', state = 'cancelled', finished_at = now()"
+
 # Nothing is wrong with these: what is refused below is refused for what was changed.
 POSSIBLE = [
     _account(_HELD, "submitter_held", _PERSON, 0, 10**18),
@@ -57,6 +59,7 @@ POSSIBLE = [
     "UPDATE jobs SET held_remaining = 1, reserve_microcredits = 1, charged_microcredits = 1",
     "UPDATE jobs SET slice_base_microcredits = 1",
     "UPDATE attempts SET slice_price_microcredits = 0",
+    f"{_SUPERSEDED}, made_good_microcredits = 0",
     "UPDATE shapes SET base_ceiling_microcredits_per_hour = 1, ceiling_microcredits_per_hour = 1",
 ]
 
@@ -104,6 +107,8 @@ IMPOSSIBLE = [
         "attempts_slice_price_check",
         "UPDATE attempts SET slice_price_microcredits = 1, rate_microcredits_per_hour = 1",
     ),
+    ("attempts_made_good_check", "UPDATE attempts SET made_good_microcredits = 1"),
+    ("attempts_made_good_check", f"{_SUPERSEDED}, made_good_microcredits = -1"),
     ("attempts_rate_check", "UPDATE attempts SET rate_microcredits_per_hour = -1"),
     ("attempts_fee_ppm_check", "UPDATE attempts SET fee_ppm = -1"),
     ("attempts_fee_ppm_check", "UPDATE attempts SET fee_ppm = 200001"),

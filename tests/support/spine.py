@@ -208,7 +208,9 @@ class Spine:
         """As a hub's registry makes it, by the prices of this moment."""
         slot, speed = offered.slot, to_speed(offered.slot, offered.declared_tflops)
         asked = self.leases.prices.ask(slot, speed, offered.floor_microcredits_per_hour)
-        return Candidate(slot, speed, asked.price, 0.9, asked.base_price, offered.owner_id, asked.spot)
+        return Candidate(
+            slot, speed, asked.price, 0.9, asked.base_price, offered.owner_id, asked.spot, asked.reference
+        )
 
     async def open_round(self, candidates: Iterable[Candidate], *, grants_max: int = GRANTS_MAX) -> Round:
         """Over these slots and all that is queued."""

@@ -90,6 +90,12 @@ def test_a_day_on_which_everything_agrees_is_told_in_a_few_lines():
     assert fits(lines)
 
 
+def test_time_that_was_made_good_counts_as_earned():
+    beaten = make_paid(PayMark.UNPAID, earned_microcredits=0, made_good_microcredits=3 * CREDIT)
+    lines = describe_pay("attic-pc", DAY, [make_paid(), beaten])
+    assert any(line.split() == ["unpaid", "1", "3.000000"] for line in lines)
+
+
 def test_an_underpayment_is_told_with_all_that_it_follows_from():
     lines = describe_pay("attic-pc", DAY, [make_paid(), UNDERPAID])
     text = " ".join(" ".join(lines).split())

@@ -18,8 +18,9 @@ from computepool.core.jobs.state import AttemptState, JobState, SliceState
 from computepool.core.ledger.charging import PriceMode
 from computepool.core.nodes.state import NodeState
 from computepool.core.placement.experiment import Verdict
-from computepool.core.placement.explain import Gate, Standing
+from computepool.core.placement.gates import Gate
 from computepool.core.placement.idleness import IdleReason
+from computepool.core.placement.slot_classes import Standing
 from computepool.core.placement.weights import Preference
 from computepool.wire import placement as wire_placement
 from computepool.wire import why as wire

@@ -286,3 +286,39 @@ def test_what_the_rules_charge_is_explained_and_a_lie_is_marked(
     assert found.due_microcredits == price
     lied = replace(charged, moved=Moved(max(0, owner + lie), owner, max(0, owner + lie), 0))
     assert (explain_pay(lied).mark in DIFFERS) == (max(0, owner + lie) != owner)
+
+
+BEATEN = {"cause": Cause.SUPERSEDED, "state": AttemptState.CANCELLED}
+NO_PAY = Moved(None, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({}, "Its time is paid out of our fee, when the pay for what was delivered is released."),
+        ({"made_good_microcredits": 0}, "an earlier attempt delivered first."),
+        ({"started_at": None}, "an earlier attempt delivered first."),
+        (
+            {"made_good_microcredits": 8 * CREDIT, "moved": replace(NO_PAY, out_of_fee_microcredits=8 * CREDIT)},
+            "8 credits for its time came out of our fee.",
+        ),
+    ],
+)
+def test_the_time_of_a_superseded_attempt_is_told(more, words):
+    found = explain_pay(unpaid(**BEATEN, **more))
+    assert (found.mark, found.reason, found.missing_microcredits) == (PayMark.UNPAID, UnpaidReason.SUPERSEDED, 0)
+    assert found.words.endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("said", "moved", "mark"), [(8, 5, PayMark.UNDERPAID), (0, 5, PayMark.OVERPAID), (8, 0, PayMark.UNDERPAID)]
+)
+def test_time_that_the_ledger_has_made_good_otherwise_is_marked(said, moved, mark):
+    facts = unpaid(
+        **BEATEN,
+        made_good_microcredits=said * CREDIT,
+        moved=replace(NO_PAY, out_of_fee_microcredits=moved * CREDIT),
+    )
+    found = explain_pay(facts)
+    assert (found.mark, found.missing_microcredits) == (mark, (said - moved) * CREDIT)
+    assert "out of the fee" in found.words

@@ -355,6 +355,16 @@ def test_a_bonus_is_paid_out_of_the_fees():
     )
 
 
+def test_time_is_made_good_out_of_the_fees_under_the_name_of_its_attempt():
+    made = verbs.make_good(attempt_id=FIRST, job_id=JOB, owner_id=OWNER, amount=20, fees=FEES)
+    assert moves(made) == [("fee/0", "owner_available/O", 20)]
+    assert (made.key, made.attempt_id, made.job_id) == (f"{FIRST}/make_good", FIRST, None)
+    more = verbs.make_good(attempt_id=FIRST, job_id=JOB, owner_id=OWNER, amount=21, fees=FEES)
+    assert code(more) is RefusalCode.INSUFFICIENT_CREDITS
+    none = verbs.make_good(attempt_id=FIRST, job_id=JOB, owner_id=OWNER, amount=0, fees=FEES)
+    assert code(none) is RefusalCode.NOTHING_TO_MOVE
+
+
 def test_a_payout_waits_in_clearing_until_its_end():
     reserved = verbs.payout_reserve(payout_id=SUBJECT, account_id=OWNER, amount=60)
     assert moves(reserved) == [("owner_available/O", "payout_clearing/0", 60)]

@@ -17,22 +17,13 @@ from computepool.core.jobs.spec import WALL_SECONDS_MAX, Requirements
 from computepool.core.jobs.state import AttemptState, SliceState
 from computepool.core.nodes.state import NodeState
 from computepool.core.placement import checks
-from computepool.core.placement.explain import (
-    CHECK_OF,
-    PLACES_MAX,
-    Explanation,
-    Gate,
-    SlotClass,
-    Standing,
-    choose_steps,
-    explain_waiting,
-    least_ceiling,
-    list_margins,
-    say_waiting,
-)
+from computepool.core.placement.explain import Explanation, explain_waiting, say_waiting
+from computepool.core.placement.gates import CHECK_OF, Gate, list_margins
 from computepool.core.placement.idleness import Backlog, IdleReason, LowerFloor, NodeFacts, OfferChange, explain_idle
 from computepool.core.placement.price import PRICE_MICROCREDITS_MAX, round_down_price, say_price
 from computepool.core.placement.shape import list_ceiling_steps, to_shape
+from computepool.core.placement.slot_classes import PLACES_MAX, SlotClass, Standing, choose_steps
+from computepool.core.placement.suggestions import least_ceiling
 from computepool.core.words import say_bytes
 from tests.support.builders import GB, account_number, make_shape, make_slot
 

@@ -51,6 +51,18 @@ def test_a_floor_below_spot_counts_as_spot_and_one_above_as_itself():
     assert points[0] == points[1] == points[2] > points[3]
 
 
+def test_a_fixed_price_is_compared_by_the_reference_and_not_by_spot_or_floor():
+    """It is the same base everywhere, times tier and region: what others pay there by the hour is no matter."""
+    crowded = replace(CARD, spot_microcredits_per_hour=90_000_000, reference_microcredits_per_hour=25_200_000)
+    calm = replace(CARD, spot_microcredits_per_hour=29_000_000, reference_microcredits_per_hour=36_000_000)
+    fixed = make_shape(gpu=True, base_ceiling_microcredits_per_hour=10**9)
+    assert scorers.score_price(crowded, fixed) > scorers.score_price(calm, fixed)
+    assert scorers.score_price(crowded, GPU_WORK) < scorers.score_price(calm, GPU_WORK)
+    # Of a pool, and of one's own, what is asked.
+    own = replace(CARD, price_microcredits_per_hour=0)
+    assert scorers.score_price(own, fixed) == scorers.score_price(own, GPU_WORK) > scorers.score_price(crowded, fixed)
+
+
 def test_twice_the_speed_is_worth_twice_the_price():
     assert gpu_score(replace(CARD, speed_tflops=71.2, price_microcredits_per_hour=60_000_000)) == pytest.approx(
         gpu_score(CARD)

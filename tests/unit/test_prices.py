@@ -33,7 +33,7 @@ def book() -> PriceBook:
 
 
 def ask(book: PriceBook, floor: int) -> int:
-    price, base_price, _ = book.ask(SLOT, 1.0, floor)
+    price, base_price, *_ = book.ask(SLOT, 1.0, floor)
     # 0.8 x 0.7 of it is the price.
     assert base_price == -(-price * 100 // 56)
     return price
@@ -78,6 +78,7 @@ def test_slots_are_scored_by_spot_whether_it_has_force_or_not_but_asked_for_it_o
     assert book.ask(SLOT, 1.0, 7)[::2] == (7, round_spot(5_000_000))
     book.contested = frozenset({CPU})
     assert book.ask(SLOT, 1.0, 7)[::2] == (5_000_000, round_spot(5_000_000))
+    assert book.ask(SLOT, 1.0, 7).reference == CARD.reference(CPU), "what fixed prices go by, whatever spot is"
 
 
 def test_the_market_has_changed_when_spot_has_moved_by_a_step_or_has_force(book):

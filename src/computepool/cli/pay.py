@@ -42,7 +42,7 @@ def describe_pay(name: str, day: date, attempts: Iterable[PaidAttempt], *, every
     for attempt in attempts:
         mark = attempt.mark.value
         counts[mark] += 1
-        sums[mark] += attempt.earned_microcredits
+        sums[mark] += attempt.earned_microcredits + (attempt.made_good_microcredits or 0)
         if attempt.differences:
             missing += attempt.missing_microcredits
         if (attempt.differences or attempt.dispute_reason or everything) and len(told) < _LINES_SHOWN:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -24,12 +28,33 @@ def hostile_command(nodes: int, hostile: int, strategy: str, seeds: int, results
     """How many wrong results of forgers get through, what checking costs, and whether forging pays."""
     if hostile >= nodes - 10:
         raise click.UsageError("At least ten nodes more than --hostile are needed, to be honest.")
-    try:
-        hostile_sim = importlib.import_module("sims.hostile")
-    except ModuleNotFoundError as error:
-        raise click.UsageError(
-            "The simulations come with the source: use `make sim/hostile` in a checkout, or set PYTHONPATH=. there."
-        ) from error
+    hostile_sim = _load("hostile")
     options = {"--nodes": nodes, "--hostile": hostile, "--seeds": seeds, "--results": results}
     words = [word for name, value in options.items() for word in (name, str(value))]
     hostile_sim.main([*words, "--strategy", strategy])
+
+
+@command.command("market")
+@click.option("--histories", type=click.IntRange(1, 100), default=4, show_default=True, help="Of each story.")
+@click.option("--plots", type=click.Path(file_okay=False, path_type=Path), help="A folder to draw into.")
+@click.option("--json", "as_json", is_flag=True, help="Nothing but the figures, as one JSON object.")
+def market_command(histories: int, plots: Path | None, as_json: bool) -> None:
+    """What the price does under stress: 400 nodes at once, a spike, a dark region, a whale, a cartel, low bids."""
+    words = ["--histories", str(histories), *(["--no-plots"] if plots is None else ["--plots", str(plots)])]
+    market_sim = _load("market")
+    if not as_json:
+        market_sim.main(words)
+        return
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        market_sim.main(words)
+    click.echo(said.getvalue().splitlines()[-1])
+
+
+def _load(name: str) -> Any:
+    try:
+        return importlib.import_module(f"sims.{name}")
+    except ModuleNotFoundError as error:
+        raise click.UsageError(
+            f"The simulations come with the source: use `make sim/{name}` in a checkout, or set PYTHONPATH=. there."
+        ) from error

@@ -29,6 +29,8 @@ class PaidAttempt(PricedAttempt, frozen=True, kw_only=True):
     differences: list[str]
     # Why nothing is due, if nothing is.
     reason: UnpaidReason | None = None
+    # Of one that was superseded: what was paid for its time out of the fee. Absent: that is not decided yet.
+    made_good_microcredits: int | None = None
 
 
 class PayWhy(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,9 @@ from computepool.core.jobs.ending import Remedy
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
 from computepool.core.nodes.state import NodeState
-from computepool.core.placement.explain import Gate, Standing
+from computepool.core.placement.gates import Gate
 from computepool.core.placement.idleness import IdleReason
+from computepool.core.placement.slot_classes import Standing
 from computepool.core.placement.weights import Preference
 from computepool.wire.jobs import JobPrice, Requirements, SliceCounts
 

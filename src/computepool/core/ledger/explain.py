@@ -99,6 +99,8 @@ class Moved:
     job_settled_microcredits: int
     # Taken back from the owner for this attempt.
     reversed_microcredits: int
+    # Paid out of the fee for the time of one that was superseded.
+    out_of_fee_microcredits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,8 @@ class PayFacts:
 
     # Frozen in place of a rate, where the slice has a fixed price.
     slice_price_microcredits: int | None = None
+    # Of one that was superseded: what was paid for its time out of the fee. None: not decided yet.
+    made_good_microcredits: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +156,14 @@ class Explained:
     reason: UnpaidReason | None = None
     # Every way in which row, rules and books disagree, in words.
     differences: tuple[str, ...] = ()
+    # Of what should have come out of the fee for its time; below zero: too much came.
+    fee_missing_microcredits: int = 0
 
     @property
     def missing_microcredits(self) -> int:
         """What the owner has got too little; below zero: too much."""
-        return _find_missing(self.due_to_owner_microcredits, self.earned_microcredits, self.moved_microcredits)
+        missing = _find_missing(self.due_to_owner_microcredits, self.earned_microcredits, self.moved_microcredits)
+        return missing + self.fee_missing_microcredits
 
 
 def explain_pay(facts: PayFacts) -> Explained:
@@ -176,8 +183,20 @@ def explain_pay(facts: PayFacts) -> Explained:
     else:
         mark, reason = _MARKS.get(facts.earning_state, PayMark.PAID), None
     words = _say(mark, reason, f"{say_credits(due_to_owner)}{_say_basis(facts, seconds)}", differences)
+    words += _say_made_good(facts)
     return Explained(
-        mark, words, rule, seconds, due, charged, due_to_owner, earned, moved, reason, tuple(differences)
+        mark,
+        words,
+        rule,
+        seconds,
+        due,
+        charged,
+        due_to_owner,
+        earned,
+        moved,
+        reason,
+        tuple(differences),
+        _find_fee_missing(facts),
     )
 
 
@@ -249,6 +268,11 @@ def _list_differences(facts: PayFacts, due: int, due_to_owner: int, moved: int |
         found.append(
             f"{say_credits(facts.moved.reversed_microcredits)} was taken back, by its state {say_credits(taken_back)}"
         )
+    if _find_fee_missing(facts):
+        found.append(
+            f"the ledger moved {say_credits(facts.moved.out_of_fee_microcredits)} to the owner out of the fee, the "
+            f"attempt says {say_credits(facts.made_good_microcredits or 0)}"
+        )
     return found
 
 
@@ -260,6 +284,7 @@ def _find_side(facts: PayFacts, due_to_owner: int, moved: int | None) -> PayMark
         _find_missing(due_to_owner, earned, moved),
         facts.moved.job_earned_microcredits - facts.moved.job_settled_microcredits,
         facts.moved.reversed_microcredits - taken_back,
+        _find_fee_missing(facts),
     ):
         if missing:
             return PayMark.UNDERPAID if missing > 0 else PayMark.OVERPAID
@@ -270,6 +295,10 @@ def _find_missing(due_to_owner: int, earned: int, moved: int | None) -> int:
     """Row and ledger may each be short: what is released follows the row, what is there to be released the ledger."""
     least, most = (earned, earned) if moved is None else (min(earned, moved), max(earned, moved))
     return due_to_owner - (least if least < due_to_owner else most)
+
+
+def _find_fee_missing(facts: PayFacts) -> int:
+    return (facts.made_good_microcredits or 0) - facts.moved.out_of_fee_microcredits
 
 
 def _find_reason(facts: PayFacts, seconds: int) -> UnpaidReason:
@@ -297,6 +326,19 @@ def _say_basis(facts: PayFacts, seconds: int) -> str:
     if facts.cause is None:
         return f", the owner's part of {price}"
     return f", the owner's part of {seconds:,}/{facts.wall_seconds:,} of {price}, for so much of its limit it ran"
+
+
+def _say_made_good(facts: PayFacts) -> str:
+    """What became of the time that no submitter pays for."""
+    if facts.cause is not Cause.SUPERSEDED or facts.is_own:
+        return ""
+    if facts.made_good_microcredits is None:
+        # What never began has no time.
+        later = " Its time is paid out of our fee, when the pay for what was delivered is released."
+        return later if facts.started_at is not None else ""
+    if not facts.made_good_microcredits:
+        return ""
+    return f" {say_credits(facts.made_good_microcredits)} for its time came out of our fee."
 
 
 def _say(mark: PayMark, reason: UnpaidReason | None, part: str, differences: list[str]) -> str:

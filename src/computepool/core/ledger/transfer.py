@@ -41,6 +41,7 @@ class TransferKind(str, Enum):
     CHARGEBACK = "chargeback"
     REPAY = "repay"
     BONUS = "bonus"
+    MAKE_GOOD = "make_good"
 
 
 _A = AccountKind
@@ -65,6 +66,7 @@ ROUTES = {
     TransferKind.CHARGEBACK: {(_A.SUBMITTER_AVAILABLE, _A.WORLD), (_A.RECEIVABLE, _A.WORLD)},
     TransferKind.REPAY: {(_A.SUBMITTER_AVAILABLE, _A.RECEIVABLE), (_A.OWNER_AVAILABLE, _A.RECEIVABLE)},
     TransferKind.BONUS: {(_A.FEE, _A.OWNER_AVAILABLE)},
+    TransferKind.MAKE_GOOD: {(_A.FEE, _A.OWNER_AVAILABLE)},
 }
 
 

@@ -233,6 +233,19 @@ def bonus(*, bonus_id: UUID, owner_id: AccountId, amount: int, fees: Balances) -
     return Posting(f"{bonus_id}/bonus", TransferKind.BONUS, legs)
 
 
+def make_good(
+    *, attempt_id: AttemptId, job_id: JobId, owner_id: AccountId, amount: int, fees: Balances
+) -> Posting | Refusal:
+    """For the time of an attempt that was superseded, which no submitter pays. Once, whoever works it out again."""
+    if amount == 0 and type(amount) is int:
+        return _nothing("no time is to be made good")
+    parts = _draw(fees, to_amount(amount), shard_of(AccountKind.FEE, job_id))
+    if isinstance(parts, Refusal):
+        return parts
+    legs = _legs(*((shard, owner_available(owner_id), part) for shard, part in parts))
+    return Posting(f"{attempt_id}/make_good", TransferKind.MAKE_GOOD, legs, attempt_id=attempt_id)
+
+
 # Money goes out
 
 

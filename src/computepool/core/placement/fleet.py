@@ -59,8 +59,14 @@ class FleetIndex:
     slots that are alike the one that has been without work for longest is the best: work goes round.
     """
 
-    def __init__(self, sets: Mapping[str, Weights], turns: Iterator[int] | None = None) -> None:
-        """`turns` grow with every slot that comes back from work; indexes of one fleet share them."""
+    def __init__(
+        self, sets: Mapping[str, Weights], turns: Iterator[int] | None = None, *, fixed: bool = False
+    ) -> None:
+        """`turns` grow with every slot that comes back from work; indexes of one fleet share them.
+
+        `fixed`: for questions of those who pay a fixed price per slice, and of nobody else.
+        """
+        self._fixed = fixed
         # The set of weights that stands first.
         self.first_weights = next(iter(sets), "")
         self._orderings: list[Ordering] = []
@@ -113,6 +119,10 @@ class FleetIndex:
     def list_roots(self) -> list[Root]:
         """The kinds of slots, tiers and conditions that are known."""
         return list(self._roots)
+
+    def list_keys(self) -> list[tuple[NodeId, SlotName]]:
+        """Of all slots, free and busy."""
+        return list(self._entries)
 
     def is_free(self, node_id: NodeId, slot_name: SlotName) -> bool:
         """KeyError if it is not known."""
@@ -299,7 +309,7 @@ class FleetIndex:
         self._entry_count += 1
         entry = Entry(candidate, self._entry_count, place)
         leaf = self._leaf_of(entry)
-        entry.keys = make_keys(entry, self._orderings, leaf.listable)
+        entry.keys = make_keys(entry, self._orderings, leaf.listable, fixed=self._fixed)
         entry.leaf = leaf
         leaf.hold(entry)
         self._entries[candidate.slot.node_id, candidate.slot.name] = entry

@@ -11,7 +11,7 @@ from enum import Enum
 from computepool.core.jobs.spec import Requirements
 from computepool.core.market.hours import say_moment
 from computepool.core.nodes.state import NodeState
-from computepool.core.placement.explain import Gate, Margin, list_failed, say_asked, say_has
+from computepool.core.placement.gates import Gate, Margin, list_failed, say_asked, say_has
 from computepool.core.placement.price import round_down_price
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot

@@ -113,10 +113,10 @@ class Entry:
         self.listed = 0
 
 
-def make_keys(entry: Entry, orderings: list[Ordering], listable: int) -> tuple[Key, ...]:
-    """One per ordering; where it is never listed, none that is worth making."""
+def make_keys(entry: Entry, orderings: list[Ordering], listable: int, *, fixed: bool = False) -> tuple[Key, ...]:
+    """One per ordering; where it is never listed, none that is worth making. `fixed`: as those see it who pay so."""
     candidate = entry.candidate
-    values = {gpu: list_values(candidate, _MODEST[gpu]) for gpu in (False, True)}
+    values = {gpu: list_values(candidate, _MODEST[gpu, fixed]) for gpu in (False, True)}
     # The serial number keeps an entry apart from the outdated one of the same slot that may still stand in a list.
     ties = {gpu: (*break_tie(candidate, gpu=gpu, turn=entry.turn), entry.serial) for gpu in (False, True)}
     nowhere: Key = (inf, (), entry)
@@ -132,7 +132,7 @@ def renew(key: Key) -> Key:
     return key if tie[TURN] == entry.turn else (score, (*tie[:TURN], entry.turn, *tie[TURN + 1 :]), entry)
 
 
-def _make_modest_shape(gpu: bool) -> Shape:
+def _make_modest_shape(gpu: bool, fixed: bool) -> Shape:
     return Shape(
         gpu=gpu,
         vram_bytes=0,
@@ -142,11 +142,12 @@ def _make_modest_shape(gpu: bool) -> Shape:
         tiers=(),
         regions=(),
         isolation=min(IsolationLevel, key=lambda level: level.rank),
+        base_ceiling_microcredits_per_hour=0 if fixed else None,
     )
 
 
 # Every slot that fits some shape gets the same score for the shape that asks for least: see scorers.py.
-_MODEST = {gpu: _make_modest_shape(gpu) for gpu in (False, True)}
+_MODEST = {(gpu, fixed): _make_modest_shape(gpu, fixed) for gpu in (False, True) for fixed in (False, True)}
 
 
 class Fork:

@@ -2,7 +2,8 @@
 
 Apart, so that no question looks at slots that are not for whoever asks, however many pools there are. An owner's own
 index has all their slots once more, public ones and those of pools, and there nothing costs anything. Nearly nobody
-is in a pool or owns a node; for all others this is the public index and nothing more.
+is in a pool or owns a node; for all others this is the public index and nothing more. Those who pay a fixed price per
+slice have an order of their own: from the first of them on, the public slots are kept in it once more.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Fleet:
         # By owner: their slots; and, of those who have asked, an index of these in which nothing costs anything.
         self._owned: defaultdict[AccountId, set[Key]] = defaultdict(set)
         self._own: dict[AccountId | None, FleetIndex] = {}
+        # The public slots in the order of fixed prices, once somebody has asked for it.
+        self._fixed: FleetIndex | None = None
 
     @property
     def first_weights(self) -> str:
@@ -85,6 +88,8 @@ class Fleet:
             index.update(candidate)
             if (own := self._own.get(candidate.owner_id)) is not None:
                 own.update(to_own(candidate))
+            if self._fixed is not None and slot.welcome is None:
+                self._fixed.update(candidate)
             return
         # Into a pool, out of it or to another one: what was busy stays busy.
         place = index.get_place(*key)
@@ -97,27 +102,36 @@ class Fleet:
         self._forget(node_id, slot_name)
 
     def take(self, node_id: NodeId, slot_name: SlotName) -> Candidate:
-        if not self._pools and not self._own:
+        if not self._pools and not self._own and self._fixed is None:
             return self._public.take(node_id, slot_name)
         taken = self._find_index(node_id, slot_name).take(node_id, slot_name)
         self._free_in_pools -= taken.slot.welcome is not None
-        if (own := self._own.get(taken.owner_id)) is not None:
-            own.take(node_id, slot_name)
+        for copy in self._list_copies(taken):
+            copy.take(node_id, slot_name)
         return taken
 
     def withdraw(self, node_id: NodeId, slot_name: SlotName) -> None:
         index = self._find_index(node_id, slot_name)
         index.withdraw(node_id, slot_name)
         self._free_in_pools -= (node_id, slot_name) in self._welcome_of
-        if self._own and (own := self._own.get(index.get(node_id, slot_name).owner_id)) is not None:
-            own.withdraw(node_id, slot_name)
+        for copy in self._list_copies(index.get(node_id, slot_name)):
+            copy.withdraw(node_id, slot_name)
 
     def give(self, node_id: NodeId, slot_name: SlotName) -> None:
         index = self._find_index(node_id, slot_name)
         index.give(node_id, slot_name)
         self._free_in_pools += (node_id, slot_name) in self._welcome_of
-        if self._own and (own := self._own.get(index.get(node_id, slot_name).owner_id)) is not None:
-            own.give(node_id, slot_name, turn=index.get_place(node_id, slot_name).turn)
+        for copy in self._list_copies(index.get(node_id, slot_name)):
+            copy.give(node_id, slot_name, turn=index.get_place(node_id, slot_name).turn)
+
+    def _list_copies(self, candidate: Candidate) -> list[FleetIndex]:
+        """Where else the slot stands."""
+        copies = []
+        if self._own and (own := self._own.get(candidate.owner_id)) is not None:
+            copies.append(own)
+        if self._fixed is not None and candidate.slot.welcome is None:
+            copies.append(self._fixed)
+        return copies
 
     def _insert(self, candidate: Candidate, place: Place = FRESH) -> None:
         slot = candidate.slot
@@ -127,6 +141,8 @@ class Fleet:
                 own.add(to_own(candidate), place)
         if slot.welcome is None:
             self._public.add(candidate, place)
+            if self._fixed is not None:
+                self._fixed.add(candidate, place)
             return
         if slot.welcome not in self._pools:
             self._pools[slot.welcome] = FleetIndex(self._sets, self._turns)
@@ -142,6 +158,8 @@ class Fleet:
             self._disown(self._find_index(*key).get(*key).owner_id, key)
         if key in self._public:
             self._public.remove(*key)
+            if self._fixed is not None:
+                self._fixed.remove(*key)
         welcome = self._welcome_of.pop(key, None)
         if welcome is None:
             return
@@ -188,6 +206,16 @@ class Fleet:
         self._own[account_id] = own
         return own
 
+    def _find_public(self, shape: Shape) -> FleetIndex:
+        """The public slots in the order of those who pay so. Made when the first of them asks, like owners' own."""
+        if shape.base_ceiling_microcredits_per_hour is None:
+            return self._public
+        if self._fixed is None:
+            self._fixed = FleetIndex(self._sets, self._turns, fixed=True)
+            for key in self._public.list_keys():
+                self._fixed.add(self._public.get(*key), self._public.get_place(*key))
+        return self._fixed
+
     def _find_index(self, node_id: NodeId, slot_name: SlotName) -> FleetIndex:
         """The public one too where the slot is in none: it knows what to say then."""
         welcome = self._welcome_of.get((node_id, slot_name))
@@ -211,7 +239,7 @@ class Fleet:
         avoid: NodeId | None = None,
     ) -> Candidate | None:
         """For this account's work: among the public slots, those of its pools, and its own, which cost it nothing."""
-        found = self._public.best(shape, preference, weights=weights, ceiling=ceiling, avoid=avoid)
+        found = self._find_public(shape).best(shape, preference, weights=weights, ceiling=ceiling, avoid=avoid)
         if account_id is None or not self.is_apart(account_id):
             return found
         indexes = [self._pools[welcome] for welcome in self._pools_of.get(account_id, ())]
@@ -236,7 +264,7 @@ class Fleet:
         self, shape: Shape, preference: Preference, k: int, *, weights: str = "default", ceiling: int | None = None
     ) -> list[Candidate]:
         """Of the public slots."""
-        return self._public.ranked(shape, preference, k, weights=weights, ceiling=ceiling)
+        return self._find_public(shape).ranked(shape, preference, k, weights=weights, ceiling=ceiling)
 
     def count_feasible(self, shape: Shape, *, ceiling: int | None = None, limit: int | None = None) -> int:
         """How many public slots are free and pass every gate; with a limit, counting ends there."""
@@ -258,4 +286,5 @@ def to_own(candidate: Candidate) -> Candidate:
         price_microcredits_per_hour=0,
         base_price_microcredits_per_hour=0,
         spot_microcredits_per_hour=0,
+        reference_microcredits_per_hour=0,
     )

@@ -27,6 +27,8 @@ class Asked(NamedTuple):
     base_price: int
     # What it costs whoever pays spot, if that is more: scores go by it. 0: spot is no matter there.
     spot: int = 0
+    # Its reference price: fixed prices go up and down with that, and with nothing else. 0: they are no matter there.
+    reference: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 Knows a price, a speed and a chance of success per slot, and not where they come from. For all slots that pass the
 gates of a shape, each value depends on the slot and on whether the shape needs a GPU, and on nothing else of the
-shape: that is what lets the fleet index keep slots in order before anybody asks.
+shape: that is what lets the fleet index keep slots in order before anybody asks. (Shapes with a fixed price have an
+order of their own.)
 """
 
 from __future__ import annotations
@@ -62,6 +63,9 @@ class Candidate:
     owner_id: AccountId | None = None
     # What it costs whoever pays spot, if that is more than it asks: see `round_spot`. 0: spot is no matter there.
     spot_microcredits_per_hour: int = 0
+    # What whoever pays a fixed price per slice compares it by: that price is the same base everywhere, times tier and
+    # region. 0: by what it asks.
+    reference_microcredits_per_hour: int = 0
 
 
 def make_candidate(
@@ -73,6 +77,7 @@ def make_candidate(
     base_price_microcredits_per_hour: int = 0,
     owner_id: AccountId | None = None,
     spot_microcredits_per_hour: int = 0,
+    reference_microcredits_per_hour: int = 0,
 ) -> Candidate:
     return Candidate(
         slot,
@@ -82,6 +87,7 @@ def make_candidate(
         base_price_microcredits_per_hour,
         owner_id,
         spot_microcredits_per_hour,
+        reference_microcredits_per_hour,
     )
 
 
@@ -106,8 +112,13 @@ def default_tflops(slot: Slot) -> float:
 
 
 def score_price(candidate: Candidate, shape: Shape) -> float:
-    """By what would be paid: floors below spot are all the same. A ceiling below spot does not change the order."""
+    """By what would be paid: floors below spot are all the same. A ceiling below spot does not change the order.
+
+    A fixed price is paid whatever is asked there.
+    """
     paid = max(candidate.price_microcredits_per_hour, candidate.spot_microcredits_per_hour)
+    if shape.base_ceiling_microcredits_per_hour is not None and candidate.reference_microcredits_per_hour:
+        paid = candidate.reference_microcredits_per_hour
     return -log(max(paid, PRICE_MICROCREDITS_MIN))
 
 

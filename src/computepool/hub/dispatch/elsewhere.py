@@ -173,6 +173,7 @@ def _to_message(slots: list[Candidate], pools: list[tuple[Welcome, list[Candidat
     return {
         "slots": [_to_row(candidate) for candidate in slots],
         "more": [_to_more(candidate) for candidate in slots],
+        "references": [candidate.reference_microcredits_per_hour for candidate in slots],
         "pools": [
             [sorted(map(str, welcome)), [[_to_row(each), _to_more(each)] for each in candidates]]
             for welcome, candidates in pools
@@ -181,8 +182,9 @@ def _to_message(slots: list[Candidate], pools: list[tuple[Welcome, list[Candidat
 
 
 def _from_message(free: dict[str, Any]) -> Iterable[Candidate]:
-    for row, more in zip(free["slots"], free.get("more", repeat(())), strict=False):
-        yield _from_row(row, *more)
+    references = free.get("references", repeat(0))
+    for row, more, reference in zip(free["slots"], free.get("more", repeat(())), references, strict=False):
+        yield replace(_from_row(row, *more), reference_microcredits_per_hour=reference)
     for accounts, rows in free.get("pools", ()):
         welcome = frozenset(AccountId(UUID(each)) for each in accounts)
         for row, more in rows:

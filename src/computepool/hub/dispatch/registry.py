@@ -106,6 +106,7 @@ class Registry:
             candidate.price_microcredits_per_hour,
             candidate.base_price_microcredits_per_hour,
             candidate.spot_microcredits_per_hour,
+            candidate.reference_microcredits_per_hour,
         )
         if asked == before:
             return candidate
@@ -114,6 +115,7 @@ class Registry:
             price_microcredits_per_hour=asked.price,
             base_price_microcredits_per_hour=asked.base_price,
             spot_microcredits_per_hour=asked.spot,
+            reference_microcredits_per_hour=asked.reference,
         )
 
     def _set(self, node_id: NodeId, floor: int, candidates: dict[SlotName, Candidate]) -> None:

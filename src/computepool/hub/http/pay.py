@@ -69,6 +69,7 @@ def to_paid_attempt(attempt: PaidAttempt, explained: Explained) -> wire.PaidAtte
         missing_microcredits=explained.missing_microcredits,
         differences=list(explained.differences),
         reason=explained.reason,
+        made_good_microcredits=facts.made_good_microcredits,
         cause=facts.cause,
         finished_at=facts.finished_at,
         run_seconds=facts.run_seconds,

@@ -10,8 +10,11 @@ import msgspec
 from computepool.core.jobs.cause import PLAIN_WORDS
 from computepool.core.jobs.spec import Requirements
 from computepool.core.placement.choice import Ranked
-from computepool.core.placement.explain import Gate, Margin, Place, Suggestion, say_waiting
+from computepool.core.placement.explain import say_waiting
+from computepool.core.placement.gates import Gate, Margin
 from computepool.core.placement.idleness import Lack
+from computepool.core.placement.slot_classes import Place
+from computepool.core.placement.suggestions import Suggestion
 from computepool.core.placement.turn import Turn, say_turn
 from computepool.hub.http.jobs import to_job, to_price
 from computepool.hub.http.routing import Access, Call, Routes

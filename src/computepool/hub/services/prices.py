@@ -107,7 +107,7 @@ class PriceBook:
             price = floor if len(slot.welcome) > 1 else 0
             return Asked(price, self.to_base_price(bucket, price))
         price = max(floor, self.find_force(bucket))
-        return Asked(price, self.to_base_price(bucket, price), self.score_spot(bucket))
+        return Asked(price, self.to_base_price(bucket, price), self.score_spot(bucket), self.card.reference(bucket))
 
     def score_spot(self, bucket: Bucket) -> int:
         return round_spot(self._spot_of(bucket))

@@ -21,19 +21,14 @@ from computepool.core.market.offers import DEFAULT_KIND, Schedule, is_private
 from computepool.core.nodes.state import is_online
 from computepool.core.placement.checks import check_price
 from computepool.core.placement.choice import Ranked, rank_candidates, say_choice
-from computepool.core.placement.explain import (
-    Explanation,
-    Margin,
-    SlotClass,
-    choose_steps,
-    explain_waiting,
-    list_margins,
-)
+from computepool.core.placement.explain import Explanation, explain_waiting
 from computepool.core.placement.fair_share import fade
+from computepool.core.placement.gates import Margin, list_margins
 from computepool.core.placement.idleness import Idleness, NodeFacts, explain_idle
 from computepool.core.placement.scorers import make_candidate, to_speed
 from computepool.core.placement.shape import Shape, to_shape
 from computepool.core.placement.slot import Slot
+from computepool.core.placement.slot_classes import SlotClass, choose_steps
 from computepool.core.placement.turn import Counted, Turn, Use, count_less
 from computepool.core.placement.weights import Preference, WeightBook
 from computepool.core.trust.reputation import reliability_bound, to_job_class
@@ -338,12 +333,15 @@ async def _explain_choice(
     # The set may be gone from the file since the job was given it: then it is placed by the first of the split.
     weight_set = job.weight_set if job.weight_set in book.sets else book.split.first
     weights, now = book.sets[weight_set], clock.now()
+    # Those who pay a fixed price compare slots by their reference, all others by spot.
+    fixed = shape.base_ceiling_microcredits_per_hour is not None
+    level_of = prices.card.reference if fixed else prices.score_spot
     fitting = await why_store.list_fitting(
         conn,
         shape,
         weights.under(job.prefer),
         prices.card,
-        {bucket: prices.score_spot(bucket) for bucket in list_buckets(prices.card)},
+        {bucket: level_of(bucket) for bucket in list_buckets(prices.card)},
         job_class=to_job_class(gpu=shape.gpu),
         chosen=(attempt.node_id, attempt.slot_name),
         account_id=job.account_id,
@@ -359,7 +357,8 @@ async def _explain_choice(
             make_candidate(
                 each.slot,
                 price_microcredits_per_hour=each.floor_microcredits_per_hour,
-                spot_microcredits_per_hour=each.spot_microcredits_per_hour,
+                spot_microcredits_per_hour=0 if fixed else each.spot_microcredits_per_hour,
+                reference_microcredits_per_hour=each.spot_microcredits_per_hour if fixed else 0,
                 reliability=reliability_bound(each.reliability, now=now),
                 declared_tflops=each.declared_tflops,
             )

@@ -1,8 +1,8 @@
-"""Earnings between holdback and release, as attempts keep them, and who owes."""
+"""Earnings between holdback and release, as attempts keep them, what is made good to whom, and who owes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,6 +10,7 @@ from uuid import UUID
 
 from computepool.core.ids import AccountId, AttemptId
 from computepool.core.ledger.earning import Earning, EarningState
+from computepool.core.ledger.make_good import Superseded
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.queries import load_queries
 from computepool.hub.store.records import read_record
@@ -37,6 +38,15 @@ async def lock_earning(conn: Connection, attempt_id: AttemptId) -> Earning | Non
 
 async def change_earnings(conn: Connection, ids: Iterable[UUID], state: EarningState) -> None:
     await _q.change_earnings(conn, ids=list(ids), state=state)
+
+
+async def take_superseded(conn: Connection, *, limit: int) -> list[Superseded]:
+    """Whose time nobody has made good yet, oldest first. Locked."""
+    return [read_record(Superseded, row) async for row in _q.take_superseded(conn, limit_count=limit)]
+
+
+async def set_made_good(conn: Connection, amounts: Mapping[AttemptId, int]) -> None:
+    await _q.set_made_good(conn, ids=list(amounts), microcredits=list(amounts.values()))
 
 
 async def list_debtors(conn: Connection, *, limit: int) -> list[AccountId]:

@@ -100,7 +100,8 @@ CREATE TYPE public.ledger_transfer_kind AS ENUM (
     'top_up_refund',
     'chargeback',
     'repay',
-    'bonus'
+    'bonus',
+    'make_good'
 );
 CREATE TYPE public.node_state AS ENUM (
     'active',
@@ -292,6 +293,7 @@ CREATE TABLE public.attempts (
     checkpoint_seconds integer,
     slice_price_microcredits bigint,
     pooled boolean DEFAULT false NOT NULL,
+    made_good_microcredits bigint,
     CONSTRAINT attempts_cause_check CHECK (((cause IS NOT NULL) = (state = ANY (ARRAY['failed'::public.attempt_state, 'lost'::public.attempt_state, 'cancelled'::public.attempt_state])))),
     CONSTRAINT attempts_charged_check CHECK ((charged_microcredits >= 0)),
     CONSTRAINT attempts_checkpoint_check CHECK ((checkpoint_seconds >= 0)),
@@ -300,6 +302,7 @@ CREATE TABLE public.attempts (
     CONSTRAINT attempts_fee_ppm_check CHECK (((fee_ppm >= 0) AND (fee_ppm <= 200000))),
     CONSTRAINT attempts_finished_check CHECK (((state = ANY (ARRAY['succeeded'::public.attempt_state, 'failed'::public.attempt_state, 'lost'::public.attempt_state, 'cancelled'::public.attempt_state])) = (finished_at IS NOT NULL))),
     CONSTRAINT attempts_holdback_check CHECK ((holdback_seconds >= 0)),
+    CONSTRAINT attempts_made_good_check CHECK (((made_good_microcredits IS NULL) OR ((made_good_microcredits >= 0) AND (NOT (cause IS DISTINCT FROM 'superseded'::public.failure_cause))))),
     CONSTRAINT attempts_rate_check CHECK ((rate_microcredits_per_hour >= 0)),
     CONSTRAINT attempts_slice_price_check CHECK (((slice_price_microcredits IS NULL) OR ((slice_price_microcredits >= 0) AND (rate_microcredits_per_hour IS NULL))))
 )
@@ -1254,6 +1257,7 @@ CREATE UNIQUE INDEX attempts_live_slot_idx ON public.attempts USING btree (node_
 CREATE INDEX attempts_node_end_idx ON public.attempts USING btree (node_id, finished_at) WHERE (finished_at IS NOT NULL);
 CREATE INDEX attempts_receipt_idx ON public.attempts USING btree (receipt_id) WHERE (receipt_id IS NOT NULL);
 CREATE INDEX attempts_release_idx ON public.attempts USING btree (release_at) WHERE (earning_state = 'pending'::public.earning_state);
+CREATE INDEX attempts_superseded_idx ON public.attempts USING btree (finished_at) WHERE ((cause = 'superseded'::public.failure_cause) AND (made_good_microcredits IS NULL));
 CREATE INDEX audit_batches_first_at_idx ON public.audit_batches USING btree (first_at);
 CREATE INDEX audit_batches_last_at_idx ON public.audit_batches USING btree (last_at);
 CREATE INDEX book_checkpoints_last_at_idx ON public.book_checkpoints USING btree (last_at);

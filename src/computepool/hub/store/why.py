@@ -13,12 +13,12 @@ from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import AttemptState, SliceState
 from computepool.core.market.rate_card import UNIT, Bucket, RateCard
-from computepool.core.placement.explain import SlotClass, SpotForce, Standing, Steps
 from computepool.core.placement.idleness import Backlog
 from computepool.core.placement.price import PRICE_MICROCREDITS_MAX
 from computepool.core.placement.scorers import CORE_TFLOPS
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot
+from computepool.core.placement.slot_classes import SlotClass, SpotForce, Standing, Steps
 from computepool.core.placement.weights import Weights
 from computepool.core.trust.reputation import Reliability
 from computepool.hub.store.connect import Connection

@@ -1,4 +1,4 @@
-"""Releases what owners have earned when its holdback is over, and collects what is owed."""
+"""Releases what owners have earned when its holdback is over, makes lost time good, and collects what is owed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 
 from computepool.hub.context import Hub
 from computepool.hub.services.debts import collect_all_debts, collect_debts
+from computepool.hub.services.make_good import make_good
 from computepool.hub.services.releases import release_due
 
 log = logging.getLogger("computepool.sweepers")
@@ -26,6 +27,7 @@ async def run_once(hub: Hub) -> int:
             break
     if released_count:
         log.info("earnings_released count=%d", released_count)
+    await make_good(hub.pool, limit=BATCH)
     return released_count
 
 

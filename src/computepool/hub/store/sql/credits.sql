@@ -34,3 +34,30 @@ SELECT r.account_id FROM ledger_accounts r
        SELECT 1 FROM ledger_accounts a
         WHERE a.id IN ('submitter_available/' || r.account_id, 'owner_available/' || r.account_id) AND a.balance > 0)
  ORDER BY r.id LIMIT :limit_count;
+
+-- name: take_superseded
+-- Attempts whose slice another one delivered, and whose time nobody has looked at, through attempts_superseded_idx; only
+-- where the pay for what was delivered is free or was taken back: until then its fee may have to go back too. Locked with
+-- the one that delivered, so that two of a slice never draw on its fee at once.
+SELECT a.id AS attempt_id, a.job_id, a.slice_index, n.account_id AS owner_id, j.account_id AS submitter_id, a.leased_at,
+       a.started_at, a.finished_at, j.wall_seconds, a.rate_microcredits_per_hour, a.slice_price_microcredits,
+       coalesce(a.fee_ppm, 0) AS fee_ppm,
+       coalesce(a.charged_microcredits, 0) - coalesce(a.fee_microcredits, 0) AS earned_microcredits,
+       m.account_id AS delivered_by,
+       CASE WHEN d.earning_state = 'released' THEN coalesce(d.fee_microcredits, 0) ELSE 0 END - (
+           SELECT coalesce(sum(o.made_good_microcredits), 0)::bigint FROM attempts o
+            WHERE o.job_id = a.job_id AND o.slice_index = a.slice_index) AS fee_microcredits
+  FROM attempts a
+  JOIN slices s ON s.job_id = a.job_id AND s.slice_index = a.slice_index
+  JOIN attempts d ON d.id = s.accepted_attempt_id
+  JOIN jobs j ON j.id = a.job_id
+  JOIN nodes n ON n.id = a.node_id
+  JOIN nodes m ON m.id = d.node_id
+ WHERE a.cause = 'superseded' AND a.made_good_microcredits IS NULL AND s.state = 'succeeded'
+   AND (d.earning_state IS NULL OR d.earning_state IN ('released', 'reversed'))
+ ORDER BY a.finished_at LIMIT :limit_count FOR NO KEY UPDATE OF a, d SKIP LOCKED;
+
+-- name: set_made_good!
+-- The caller has locked them.
+UPDATE attempts SET made_good_microcredits = m.microcredits
+  FROM unnest(:ids::uuid[], :microcredits::bigint[]) AS m (id, microcredits) WHERE attempts.id = m.id;

@@ -18,6 +18,7 @@ looked AS MATERIALIZED (
     SELECT a.id, a.job_id, a.slice_index, a.number, a.slot, a.state, a.cause, a.leased_at, a.started_at, a.finished_at,
            a.expires_at, a.run_seconds, a.rate_microcredits_per_hour, a.slice_price_microcredits, a.rate_card_version,
            a.fee_ppm, a.charged_microcredits, a.fee_microcredits, a.earning_state, a.release_at, a.checkpoint_seconds,
+           a.made_good_microcredits,
            n.account_id AS owner_id,
            j.account_id AS submitter_id, j.wall_seconds, p.counted_at
       FROM picked p JOIN attempts a ON a.id = p.id JOIN nodes n ON n.id = a.node_id JOIN jobs j ON j.id = a.job_id),
@@ -36,7 +37,9 @@ settled AS (
                   AND target_id = 'owner_pending/' || l.owner_id::text) AS t GROUP BY l.job_id)
 SELECT looked.*, own.microcredits AS own_microcredits, coalesce(earned.microcredits, 0) AS job_earned_microcredits,
        coalesce(settled.microcredits, 0) AS job_settled_microcredits,
-       coalesce(taken.microcredits, 0) AS reversed_microcredits, d.state AS dispute_state, d.reason AS dispute_reason,
+       coalesce(taken.microcredits, 0) AS reversed_microcredits,
+       (SELECT coalesce(sum(amount), 0)::bigint FROM ledger_transfers WHERE key = looked.id::text || '/make_good')
+           AS out_of_fee_microcredits, d.state AS dispute_state, d.reason AS dispute_reason,
        d.note AS dispute_note
   FROM looked
   LEFT JOIN earned ON earned.job_id = looked.job_id
