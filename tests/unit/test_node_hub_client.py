@@ -66,6 +66,22 @@ async def test_a_refused_token_is_renewed_and_the_call_repeated(tmp_path: Path) 
     assert issued == ["token-0", "token-1"]
 
 
+async def test_what_the_owner_allows_is_told_with_every_token(tmp_path: Path) -> None:
+    told: list[object] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/nodes/token":
+            told.append(json.loads(request.content)["allows"])
+            return httpx.Response(200, json={"token": "t", "token_seconds": 0, "hub_keys_signed": []})
+        return httpx.Response(200, json=BEAT)
+
+    client = make_client(tmp_path, answer)
+    await client.get_ready()
+    client.sign_in_as(client._identity, allows=("packages",))
+    await beat(client)
+    assert told == [None, ["packages"]]
+
+
 async def test_a_token_that_is_refused_twice_is_told(tmp_path: Path) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path == "/v1/nodes/token":

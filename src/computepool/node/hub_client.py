@@ -91,6 +91,8 @@ class HubClient:
             transport=transport,
         )
         self._identity: Identity | None = None
+        # What this node's owner allows jobs; told with every renewal of the token.
+        self._allows: tuple[str, ...] | None = None
         self._token = ""
         self._token_renew_at = 0.0
         self._renewing = asyncio.Lock()
@@ -119,9 +121,10 @@ class HubClient:
     async def close(self) -> None:
         await self._http.aclose()
 
-    def sign_in_as(self, identity: Identity) -> None:
+    def sign_in_as(self, identity: Identity, *, allows: tuple[str, ...] | None = None) -> None:
         """From here on, calls are made in this node's name."""
         self._identity = identity
+        self._allows = allows
 
     async def get_ready(self) -> None:
         """Renews the token if it is due."""
@@ -247,7 +250,8 @@ class HubClient:
         assertion = tokens.make_assertion(
             identity.key, node_id=identity.node_id, hub_id=identity.hub_id, now_seconds=now_seconds
         )
-        response = await self._send("POST", "/v1/nodes/token", body=_encode(RenewToken(assertion=assertion)))
+        request = RenewToken(assertion=assertion, allows=self._allows)
+        response = await self._send("POST", "/v1/nodes/token", body=_encode(request))
         answer = self._read(response, NodeToken)
         self._keep_token(answer.token, answer.token_seconds)
         self.has_trusted_keys = await asyncio.to_thread(

@@ -68,6 +68,8 @@ class Requirements:
     slice_seconds: int = 0
     # In place of a ceiling, where each slice has a fixed price.
     slice_price: SlicePrice | None = None
+    # What owners must allow, in the words of wants.py.
+    wants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

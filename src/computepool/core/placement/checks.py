@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from computepool.core.ids import AccountId
+from computepool.core.jobs.wants import EGRESS, IMAGE, PACKAGES, list_of, list_refused
 from computepool.core.placement.price import say_price
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot, SlotKind
@@ -64,6 +65,18 @@ def check_slice_seconds(shape: Shape, slot: Slot) -> str | None:
     return None
 
 
+def check_image(shape: Shape, slot: Slot) -> str | None:
+    return _allowed(IMAGE, "brings the image", shape, slot)
+
+
+def check_egress(shape: Shape, slot: Slot) -> str | None:
+    return _allowed(EGRESS, "wants to reach", shape, slot)
+
+
+def check_packages(shape: Shape, slot: Slot) -> str | None:
+    return _allowed(PACKAGES, "wants packages installed", shape, slot)
+
+
 def check_pool(account_id: AccountId | None, slot: Slot) -> str | None:
     """Not of the shape's making: whoever's work it is. None is nobody in particular."""
     if slot.welcome is not None and account_id not in slot.welcome:
@@ -100,6 +113,9 @@ CHECKS: tuple[Callable[[Shape, Slot], str | None], ...] = (
     check_region,
     check_job_kind,
     check_slice_seconds,
+    check_image,
+    check_egress,
+    check_packages,
 )
 
 
@@ -127,6 +143,15 @@ def find_gate_refusal(shape: Shape, slot: Slot) -> str | None:
         if reason is not None:
             return reason
     return None
+
+
+def _allowed(kind: str, says: str, shape: Shape, slot: Slot) -> str | None:
+    if not shape.wants:
+        return None
+    refused = [want for want in list_refused(shape.wants, slot.allows) if want.partition(" ")[0] == kind]
+    if not refused:
+        return None
+    return f"{' '.join((says, ', '.join(list_of(kind, refused)))).rstrip()}, which the owner does not allow"
 
 
 def _at_least(what: str, needed_bytes: int, present_bytes: int) -> str | None:

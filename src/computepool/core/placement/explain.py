@@ -15,6 +15,7 @@ from enum import Enum
 from math import inf
 
 from computepool.core.ids import AccountId
+from computepool.core.jobs import wants
 from computepool.core.jobs.spec import Requirements
 from computepool.core.market.hours import say_moment
 from computepool.core.placement import checks
@@ -54,15 +55,21 @@ class Gate(str, Enum):
     REGION = "region"
     KIND = "kind"
     SECONDS = "seconds"
+    IMAGE = "image"
+    EGRESS = "egress"
+    PACKAGES = "packages"
     POOL = "pool"
     PRICE = "price"
     # Others who wait for the same slots pay spot: whoever pays less waits until they are served.
     SPOT = "spot"
 
 
-# Gates that nobody passes by asking for less: what a job is stays what it is, and whom a machine is lent to is its
-# owner's to say.
-OWNERS_GATES = (Gate.KIND, Gate.POOL)
+# What a job wants beyond a plain sandbox: its owner allows it or not.
+WANTS_GATES = {Gate.IMAGE: wants.IMAGE, Gate.EGRESS: wants.EGRESS, Gate.PACKAGES: wants.PACKAGES}
+
+# Gates that nobody passes by asking for less: what a job is stays what it is, and whom a machine is lent to, and what
+# for, is its owner's to say.
+OWNERS_GATES = (Gate.KIND, *WANTS_GATES, Gate.POOL)
 
 # Every check of a slot has its gate here; a test holds the two together. Pool and prices have `check_pool` and
 # `check_price`, which look at more than a shape and a slot.
@@ -77,6 +84,9 @@ CHECK_OF: Mapping[Gate, Callable[[Shape, Slot], str | None]] = {
     Gate.REGION: checks.check_region,
     Gate.KIND: checks.check_job_kind,
     Gate.SECONDS: checks.check_slice_seconds,
+    Gate.IMAGE: checks.check_image,
+    Gate.EGRESS: checks.check_egress,
+    Gate.PACKAGES: checks.check_packages,
 }
 
 
@@ -229,6 +239,10 @@ def _list_notes(
             f"{_say_would_fit(other_kinds)} lent for jobs of the kind {' or '.join(kinds)} only; "
             f"this one is {need.job_kind}."
         )
+    unallowed = [(each, failed) for each, failed in ready if failed and all(gate in WANTS_GATES for gate in failed)]
+    if unallowed:
+        asked = " and ".join(_say_want(need, gate) for gate in WANTS_GATES if any(gate in f for _, f in unallowed))
+        yield f"{_say_would_fit(each for each, _ in unallowed)} of owners who do not allow {asked}."
     private = [each for each, failed in ready if failed == (Gate.POOL,)]
     if private:
         yield f"{_say_would_fit(private)} kept for a private pool: the owner would have to name you."
@@ -237,6 +251,12 @@ def _list_notes(
 def _say_would_fit(classes: Iterable[SlotClass]) -> str:
     count = sum(each.slot_count for each in classes)
     return f"{_say_slots(count)} would fit, but {'is' if count == 1 else 'are'}"
+
+
+def _say_want(need: Requirements, gate: Gate) -> str:
+    if gate is Gate.PACKAGES:
+        return "packages to be installed"
+    return f"{'the image' if gate is Gate.IMAGE else 'jobs to reach'} {say_asked(need, gate)}"
 
 
 def say_waiting(found: Explanation) -> str:
@@ -600,6 +620,7 @@ def list_margins(
         Gate.REGION: bool(shape.regions),
         Gate.KIND: bool(slot.job_kinds),
         Gate.SECONDS: slot.slice_seconds_min > 0,
+        **{gate: bool(_list_wanted(need, gate)) for gate in WANTS_GATES},
         Gate.POOL: slot.welcome is not None,
         Gate.PRICE: shape.ceiling_microcredits_per_hour is not None,
         # What others pay while it waits is no matter any more.
@@ -645,9 +666,19 @@ def say_asked(need: Requirements, gate: Gate) -> str:
         return need.job_kind
     if gate is Gate.SECONDS:
         return f"up to {say_seconds(need.slice_seconds)}"
+    if gate is Gate.PACKAGES:
+        return "to be installed" if _list_wanted(need, gate) else "none"
+    if gate in WANTS_GATES:
+        return " and ".join(_list_wanted(need, gate)) or "none"
     if gate is Gate.POOL:
         return "lent to you"
     return " or ".join(need.tiers if gate is Gate.TIER else need.regions) or "any"
+
+
+def _list_wanted(need: Requirements, gate: Gate) -> tuple[str, ...]:
+    """Images by their names alone: a digest tells nobody anything. Of packages, that there are some."""
+    names = wants.list_of(WANTS_GATES[gate], need.wants)
+    return tuple(name.partition("@")[0] for name in names) if gate is Gate.IMAGE else names
 
 
 def say_has(slot: Slot, gate: Gate, price_microcredits_per_hour: int = 0) -> str:
@@ -665,6 +696,10 @@ def say_has(slot: Slot, gate: Gate, price_microcredits_per_hour: int = 0) -> str
         return " and ".join(sorted(slot.job_kinds)) or "all kinds"
     if gate is Gate.SECONDS:
         return f"{say_seconds(slot.slice_seconds_min)} or more"
+    if gate is Gate.PACKAGES:
+        return "allowed" if wants.PACKAGES in slot.allows else "not allowed"
+    if gate in WANTS_GATES:
+        return " and ".join(wants.list_of(WANTS_GATES[gate], slot.allows)) or "none allowed"
     if gate is Gate.POOL:
         return "anybody's" if slot.welcome is None else "a private pool"
     return slot.tier if gate is Gate.TIER else slot.region or "unknown"

@@ -173,6 +173,7 @@ def _to_message(slots: list[Candidate], pools: list[tuple[Welcome, list[Candidat
     return {
         "slots": [_to_row(candidate) for candidate in slots],
         "more": [_to_more(candidate) for candidate in slots],
+        "allows": [sorted(candidate.slot.allows) for candidate in slots],
         "pools": [
             [sorted(map(str, welcome)), [[_to_row(each), _to_more(each)] for each in candidates]]
             for welcome, candidates in pools
@@ -181,8 +182,10 @@ def _to_message(slots: list[Candidate], pools: list[tuple[Welcome, list[Candidat
 
 
 def _from_message(free: dict[str, Any]) -> Iterable[Candidate]:
-    for row, more in zip(free["slots"], free.get("more", repeat(())), strict=False):
-        yield _from_row(row, *more)
+    told = zip(free["slots"], free.get("more", repeat(())), free.get("allows", repeat(())), strict=False)
+    for row, more, allows in told:
+        candidate = _from_row(row, *more)
+        yield replace(candidate, slot=replace(candidate.slot, allows=frozenset(allows))) if allows else candidate
     for accounts, rows in free.get("pools", ()):
         welcome = frozenset(AccountId(UUID(each)) for each in accounts)
         for row, more in rows:
