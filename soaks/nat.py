@@ -133,8 +133,9 @@ class Grid:
     def wait(self, is_so: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + WAIT_SECONDS
         while not is_so():
-            words = "".join(f"\n{agent.name}:\n{agent.log_text()[-3_000:]}" for agent in self._agents)
-            assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:.0f} s for {what}{words}"
+            if time.monotonic() > deadline:
+                logs = "".join(f"\n{agent.name}:\n{agent.log_text()[-3_000:]}" for agent in self._agents)
+                raise AssertionError(f"waited {WAIT_SECONDS:.0f} s for {what}{logs}")
             time.sleep(LOOK_SECONDS)
 
     def _see_callers(self) -> set[str]:
@@ -161,8 +162,9 @@ def open_grid(dsn: str, folder: Path, rhythm: Rhythm, *, is_planted: bool = Fals
     with ExitStack() as stack:
         lab = stack.enter_context(NatLab())
         stack.enter_context(inside(lab.hub))
-        hub = start_hub(dsn, folder, rhythm)
-        stack.callback(lambda: grid.hub.kill())
+        hub = make_hub(dsn, folder, rhythm)
+        stack.callback(hub.kill)
+        hub.start()
         owner, submitter = sign_up(hub.url, "owner"), sign_up(hub.url, "submitter")
         agents = []
         for home in lab.homes:
@@ -180,11 +182,10 @@ def open_grid(dsn: str, folder: Path, rhythm: Rhythm, *, is_planted: bool = Fals
             with inside(home.machine):
                 agent.start()
         client = stack.enter_context(Client(hub_url=hub.url, key=submitter.key))
-        grid = Grid(lab, hub, agents, client)
-        yield grid
+        yield Grid(lab, hub, agents, client)
 
 
-def start_hub(dsn: str, folder: Path, rhythm: Rhythm) -> HubProcess:
+def make_hub(dsn: str, folder: Path, rhythm: Rhythm) -> HubProcess:
     return HubProcess(
         dsn=dsn,
         data_dir=folder,
@@ -192,7 +193,7 @@ def start_hub(dsn: str, folder: Path, rhythm: Rhythm) -> HubProcess:
         lease_seconds=rhythm.lease_seconds,
         beat_seconds=rhythm.beat_seconds,
         host="0.0.0.0",
-    ).start()
+    )
 
 
 def play_kept(grid: Grid, rhythm: Rhythm) -> Outcome:
@@ -222,11 +223,14 @@ def run_nat(
     dsn: str, folder: Path, *, kept: Rhythm, lost: Rhythm, is_planted: bool = False
 ) -> tuple[Outcome, Outcome, set[str]]:
     """What came of both stories, and whose calls the hub has seen."""
-    with open_grid(dsn, folder, kept, is_planted=is_planted) as grid:
+    with ExitStack() as stack:
+        grid = stack.enter_context(open_grid(dsn, folder, kept, is_planted=is_planted))
         first = play_kept(grid, kept)
         if (kept.lease_seconds, kept.beat_seconds) != (lost.lease_seconds, lost.beat_seconds):
             grid.hub.stop()
-            grid.hub = start_hub(dsn, folder, lost)
+            hub = make_hub(dsn, folder, lost)
+            stack.callback(hub.kill)
+            hub.start()
         return first, play_lost(grid, lost), grid.callers
 
 
