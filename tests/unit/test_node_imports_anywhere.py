@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
+
+import tomllib
 
 # What Python on Windows lacks, of what anyone here might use.
 MODULES = ("fcntl", "pwd", "grp", "resource", "termios", "tty", "pty", "syslog")
