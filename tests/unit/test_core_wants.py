@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.wants import list_allow_faults, list_allows, list_refused, list_wants
 
 DIGEST = "@sha256:" + "a" * 64
@@ -41,10 +42,21 @@ def test_each_want_is_allowed_by_a_pattern_of_its_own_kind_or_not_at_all(want, a
 
 
 def test_an_owner_allows_by_lists_and_repeats_count_once():
-    allows = list_allows(images=("ghcr.io/a/*", "ghcr.io/a/*"), egress=("*.org:443",), has_packages=True)
-    assert allows == ("egress *.org:443", "image ghcr.io/a/*", "packages")
+    allows = list_allows(
+        images=("ghcr.io/a/*", "ghcr.io/a/*"),
+        egress=("*.org:443",),
+        container_egress=("*.org:443",),
+        has_packages=True,
+    )
+    assert allows == ("container-egress *.org:443", "egress *.org:443", "image ghcr.io/a/*", "packages")
     assert list_allow_faults(allows) == []
-    assert list_allows(images=(), egress=(), has_packages=False) == ()
+    assert list_allows(images=(), egress=(), container_egress=(), has_packages=False) == ()
+
+
+def test_a_stricter_job_needs_a_way_out_of_a_stricter_sandbox():
+    wants = list_wants(image=None, egress=("a.org:443",), packages=(), isolation=IsolationLevel.CONTAINER)
+    assert list_refused(wants, ("egress *.org:443",)) == wants == ("container-egress a.org:443",)
+    assert list_refused(wants, ("container-egress *.org:443",)) == ()
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,12 @@ def refusal(wardrobe: Wardrobe, **order: Any) -> Cause | None:
 
 
 ENGINES = (("bubblewrap", SANDBOXED), ("podman", CONTAINER))
+WITHOUT_WAY_OUT = (("bubblewrap", SANDBOXED), ("docker", CONTAINER))
 
 
-@pytest.mark.parametrize("levels", [ENGINES, ENGINES[:1], ENGINES[1:]], ids=["both", "bubblewrap", "podman"])
+@pytest.mark.parametrize(
+    "levels", [ENGINES, ENGINES[:1], ENGINES[1:], WITHOUT_WAY_OUT], ids=["both", "bubblewrap", "podman", "docker"]
+)
 @pytest.mark.parametrize("index_url", ["", "https://pypi.org/simple"])
 @pytest.mark.parametrize(
     "order",
@@ -52,6 +55,8 @@ ENGINES = (("bubblewrap", SANDBOXED), ("podman", CONTAINER))
         {"egress": ("a.example.org:443", "b.example.com:443")},
         {"packages": ("numpy",)},
         {"packages": ("numpy",), "egress": ("a.example.org:443",)},
+        {"egress": ("a.example.org:443",), "isolation": CONTAINER},
+        {"image": "ghcr.io/team/x" + DIGEST, "egress": ("a.example.org:443",), "isolation": CONTAINER},
     ],
 )
 def test_what_the_hub_is_told_is_what_would_not_be_refused(
@@ -60,10 +65,14 @@ def test_what_the_hub_is_told_is_what_would_not_be_refused(
     """One rule in both places: what placement lets through, the node takes."""
     lists = {"images_allowed": ("ghcr.io/team/*",), "egress_allowed": ("*.example.org:443",)}
     wardrobe = make_wardrobe(tmp_path, *levels, index_url=index_url, **lists)
-    wants = list_wants(image=order.get("image"), egress=order.get("egress", ()), packages=order.get("packages", ()))
-    is_sent = not list_refused(wants, wardrobe.list_allows()) and wardrobe.walls.level.meets(
-        order.get("isolation", SANDBOXED)
+    isolation = order.get("isolation", SANDBOXED)
+    wants = list_wants(
+        image=order.get("image"),
+        egress=order.get("egress", ()),
+        packages=order.get("packages", ()),
+        isolation=isolation,
     )
+    is_sent = not list_refused(wants, wardrobe.list_allows()) and wardrobe.walls.level.meets(isolation)
     assert is_sent == (refusal(wardrobe, **order) is None)
 
 

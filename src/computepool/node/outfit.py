@@ -54,9 +54,12 @@ class Wardrobe:
         weakest = min(IsolationLevel, key=lambda level: level.rank)
         has_images = self.walls.find(weakest, has_image=True) is not None
         has_egress = self.walls.find(weakest, has_egress=True) is not None
+        # With an image of the job's own, or without.
+        behind_container = self.walls.find(IsolationLevel.CONTAINER, has_image=True, has_egress=True)
         return list_allows(
             images=self.images_allowed if has_images else (),
             egress=self.egress_allowed if has_egress else (),
+            container_egress=self.egress_allowed if behind_container is not None else (),
             has_packages=self.packages.is_offered,
         )
 

@@ -1,7 +1,8 @@
 """What a job wants beyond a plain sandbox (its own image, hosts to reach, packages), and what owners allow of it.
 
 Both are short words, so that hub and node judge by one rule: a want is `image NAME@DIGEST`, `egress HOST:PORT` or
-`packages`; what is allowed is the same with patterns. A node that says nothing allows nothing of this.
+`packages`; what is allowed is the same with patterns. A node that says nothing allows nothing of this. A job that
+asks for more than the lightest sandbox wants `container-egress HOST:PORT`: not every stricter one has a way out.
 """
 
 from __future__ import annotations
@@ -9,36 +10,49 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 
+from computepool.core.jobs.isolation import IsolationLevel
+
 IMAGE = "image"
 EGRESS = "egress"
+CONTAINER_EGRESS = "container-egress"
 PACKAGES = "packages"
-KINDS = (IMAGE, EGRESS, PACKAGES)
+KINDS = (IMAGE, EGRESS, CONTAINER_EGRESS, PACKAGES)
 
 # What one node may allow: as many patterns of this length.
-ALLOWS_MAX = 128
+ALLOWS_MAX = 256
 ALLOW_LENGTH_MAX = 300
 
 
-def list_wants(*, image: str | None, egress: Sequence[str], packages: Sequence[str]) -> tuple[str, ...]:
+def list_wants(
+    *,
+    image: str | None,
+    egress: Sequence[str],
+    packages: Sequence[str],
+    isolation: IsolationLevel = IsolationLevel.SANDBOXED,
+) -> tuple[str, ...]:
     if image is None and not egress and not packages:
         return ()
+    way_out = CONTAINER_EGRESS if isolation.meets(IsolationLevel.CONTAINER) else EGRESS
     return tuple(
         sorted(
             [
                 *([f"{IMAGE} {image}"] if image is not None else []),
-                *{f"{EGRESS} {target.lower()}" for target in egress},
+                *{f"{way_out} {target.lower()}" for target in egress},
                 *([PACKAGES] if packages else []),
             ]
         )
     )
 
 
-def list_allows(*, images: Iterable[str], egress: Iterable[str], has_packages: bool) -> tuple[str, ...]:
+def list_allows(
+    *, images: Iterable[str], egress: Iterable[str], container_egress: Iterable[str], has_packages: bool
+) -> tuple[str, ...]:
     return tuple(
         sorted(
             {
                 *(f"{IMAGE} {pattern}" for pattern in images),
                 *(f"{EGRESS} {pattern}" for pattern in egress),
+                *(f"{CONTAINER_EGRESS} {pattern}" for pattern in container_egress),
                 *((PACKAGES,) if has_packages else ()),
             }
         )
@@ -57,9 +71,9 @@ def list_refused(wants: Iterable[str], allows: Collection[str]) -> tuple[str, ..
     return tuple(want for want in wants if not _is_allowed(want, allows))
 
 
-def list_of(kind: str, words: Iterable[str]) -> tuple[str, ...]:
-    """The names or patterns of this kind, in order."""
-    return tuple(sorted(name for each, name in map(_split, words) if each == kind))
+def list_of(words: Iterable[str], *kinds: str) -> tuple[str, ...]:
+    """The names or patterns of these kinds, in order."""
+    return tuple(sorted({name for kind, name in map(_split, words) if kind in kinds}))
 
 
 def is_image_allowed(image: str, patterns: Iterable[str]) -> bool:
@@ -82,7 +96,7 @@ def _is_allowed(want: str, allows: Collection[str]) -> bool:
     kind, name = _split(want)
     if kind == PACKAGES:
         return PACKAGES in allows
-    patterns = list_of(kind, allows)
+    patterns = list_of(allows, kind)
     return is_image_allowed(name, patterns) if kind == IMAGE else is_host_allowed(name, patterns)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from computepool.core.ids import AccountId
-from computepool.core.jobs.wants import EGRESS, IMAGE, PACKAGES, list_of, list_refused
+from computepool.core.jobs.wants import CONTAINER_EGRESS, EGRESS, IMAGE, PACKAGES, list_of, list_refused
 from computepool.core.placement.price import say_price
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot, SlotKind
@@ -66,15 +66,15 @@ def check_slice_seconds(shape: Shape, slot: Slot) -> str | None:
 
 
 def check_image(shape: Shape, slot: Slot) -> str | None:
-    return _allowed(IMAGE, "brings the image", shape, slot)
+    return _allowed("brings the image", shape, slot, IMAGE)
 
 
 def check_egress(shape: Shape, slot: Slot) -> str | None:
-    return _allowed(EGRESS, "wants to reach", shape, slot)
+    return _allowed("wants to reach", shape, slot, EGRESS, CONTAINER_EGRESS)
 
 
 def check_packages(shape: Shape, slot: Slot) -> str | None:
-    return _allowed(PACKAGES, "wants packages installed", shape, slot)
+    return _allowed("wants packages installed", shape, slot, PACKAGES)
 
 
 def check_pool(account_id: AccountId | None, slot: Slot) -> str | None:
@@ -145,13 +145,14 @@ def find_gate_refusal(shape: Shape, slot: Slot) -> str | None:
     return None
 
 
-def _allowed(kind: str, says: str, shape: Shape, slot: Slot) -> str | None:
+def _allowed(says: str, shape: Shape, slot: Slot, *kinds: str) -> str | None:
     if not shape.wants:
         return None
-    refused = [want for want in list_refused(shape.wants, slot.allows) if want.partition(" ")[0] == kind]
+    refused = list_of(list_refused(shape.wants, slot.allows), *kinds)
     if not refused:
         return None
-    return f"{' '.join((says, ', '.join(list_of(kind, refused)))).rstrip()}, which the owner does not allow"
+    asked = f"{says} {', '.join(refused)}".rstrip()
+    return f"{asked}, which the owner does not allow"
 
 
 def _at_least(what: str, needed_bytes: int, present_bytes: int) -> str | None:

@@ -65,7 +65,11 @@ class Gate(str, Enum):
 
 
 # What a job wants beyond a plain sandbox: its owner allows it or not.
-WANTS_GATES = {Gate.IMAGE: wants.IMAGE, Gate.EGRESS: wants.EGRESS, Gate.PACKAGES: wants.PACKAGES}
+WANTS_GATES = {
+    Gate.IMAGE: (wants.IMAGE,),
+    Gate.EGRESS: (wants.EGRESS, wants.CONTAINER_EGRESS),
+    Gate.PACKAGES: (wants.PACKAGES,),
+}
 
 # Gates that nobody passes by asking for less: what a job is stays what it is, and whom a machine is lent to, and what
 # for, is its owner's to say.
@@ -677,7 +681,7 @@ def say_asked(need: Requirements, gate: Gate) -> str:
 
 def _list_wanted(need: Requirements, gate: Gate) -> tuple[str, ...]:
     """Images by their names alone: a digest tells nobody anything. Of packages, that there are some."""
-    names = wants.list_of(WANTS_GATES[gate], need.wants)
+    names = wants.list_of(need.wants, *WANTS_GATES[gate])
     return tuple(name.partition("@")[0] for name in names) if gate is Gate.IMAGE else names
 
 
@@ -699,7 +703,7 @@ def say_has(slot: Slot, gate: Gate, price_microcredits_per_hour: int = 0) -> str
     if gate is Gate.PACKAGES:
         return "allowed" if wants.PACKAGES in slot.allows else "not allowed"
     if gate in WANTS_GATES:
-        return " and ".join(wants.list_of(WANTS_GATES[gate], slot.allows)) or "none allowed"
+        return " and ".join(wants.list_of(slot.allows, *WANTS_GATES[gate])) or "none allowed"
     if gate is Gate.POOL:
         return "anybody's" if slot.welcome is None else "a private pool"
     return slot.tier if gate is Gate.TIER else slot.region or "unknown"

@@ -559,8 +559,13 @@ def _to_spec(request: wire.JobSpec) -> JobSpec:
 
 def _to_requirements(request: wire.JobSpec) -> Requirements:
     fields: tuple[Any, ...] = astuple(request.requirements)
-    wants = list_wants(image=request.image, egress=request.egress, packages=request.packages)
-    return Requirements(*(*fields, request.kind, request.wall_seconds), wants=wants)
+    wants = list_wants(
+        image=request.image,
+        egress=request.egress,
+        packages=request.packages,
+        isolation=request.requirements.isolation,
+    )
+    return Requirements(*(*fields, request.kind, request.wall_seconds, None, wants))
 
 
 def _list_kind_faults(kind: str, prices: PriceBook) -> list[str]:

@@ -644,7 +644,7 @@ CREATE TABLE public.nodes (
     last_seen_at timestamp with time zone,
     floor_microcredits_per_hour bigint DEFAULT 0 NOT NULL,
     allows text[] DEFAULT '{}'::text[] NOT NULL,
-    CONSTRAINT nodes_allows_check CHECK (((cardinality(allows) <= 128) AND (array_position(allows, NULL::text) IS NULL))),
+    CONSTRAINT nodes_allows_check CHECK (((cardinality(allows) <= 256) AND (array_position(allows, NULL::text) IS NULL))),
     CONSTRAINT nodes_floor_check CHECK ((floor_microcredits_per_hour >= 0))
 );
 CREATE TABLE public.offers (

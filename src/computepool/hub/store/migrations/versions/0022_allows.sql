@@ -4,7 +4,7 @@
 ALTER TABLE nodes
     -- As patterns: image docker.io/library/*, egress *.example.org:443, packages. Said at enrolment and with tokens.
     ADD COLUMN allows text[] NOT NULL DEFAULT '{}' CONSTRAINT nodes_allows_check
-        CHECK (cardinality(allows) <= 128 AND array_position(allows, NULL) IS NULL);
+        CHECK (cardinality(allows) <= 256 AND array_position(allows, NULL) IS NULL);
 
 ALTER TABLE shapes
     -- Each must be allowed. Shapes of before want nothing: what they wanted was asked of nodes one by one.
