@@ -167,6 +167,10 @@ soak/ledger: setup ## The books under 200 clients on shared accounts, with hubs 
 soak/hubs: setup ## Three hubs and 200 accounts for a minute (ARGS="--kill-every 3": one is killed every few seconds)
 	@$(BIN)/python -m soaks.hubs $(ARGS)
 
+.PHONY: soak/nat
+soak/nat: setup ## Nodes behind NAT: cables out for 20 s and for 5 minutes, addresses changed mid-job (root; 12 minutes)
+	@$(BIN)/python -m soaks.nat $(ARGS)
+
 .PHONY: soak/networks
 soak/networks: setup ## A network trains through five kills of agents and one of gRPC; then twenty PNodes, all replaced
 	@$(BIN)/python -m soaks.networks $(ARGS)

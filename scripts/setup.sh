@@ -9,11 +9,11 @@ fail() { printf '\nsetup: %s\n' "$1" >&2; exit 1; }
 
 # command -> Debian package. bubblewrap and the rest are the sandbox's; /usr/bin/python3 runs the jobs in it. The tests
 # put PgBouncer before their database, run the sandbox suite on every container engine, open the dashboard, which Node
-# builds, in Chromium, and sit down at a screen that nobody sees.
+# builds, in Chromium, sit down at a screen that nobody sees, and put machines behind routers of their own.
 declare -A needed=(
   [bwrap]=bubblewrap [setpriv]=util-linux [mount]=mount [mkfs.ext4]=e2fsprogs [losetup]=mount [/usr/bin/python3]=python3-minimal
   [pgbouncer]=pgbouncer [podman]=podman [crun]=crun [/usr/lib/podman/netavark]=netavark [runc]=runc [catatonit]=catatonit [dockerd]=docker.io [tini]=tini [runsc]=runsc
-  [chromium]=chromium [node]=nodejs [npm]=npm [cc]=build-essential [Xvfb]=xvfb [xdotool]=xdotool
+  [chromium]=chromium [node]=nodejs [npm]=npm [cc]=build-essential [Xvfb]=xvfb [xdotool]=xdotool [ip]=iproute2 [iptables]=iptables
 )
 missing=()
 for command in "${!needed[@]}"; do

@@ -41,12 +41,6 @@ SAFETY = {
 }
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if is_story(item.path):
-            item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=2))
-
-
 def is_story(path: Path) -> bool:
     return path.relative_to(TESTS).parts[0] in STORIES and path.stem not in SAFETY
 
@@ -107,8 +101,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.relative_to(Path(__file__).parent).parts[0] in ROOMS_ALONE:
+        if item.path.relative_to(TESTS).parts[0] in ROOMS_ALONE:
             item.add_marker("alone")
+        if is_story(item.path):
+            item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=2))
 
 
 @pytest.fixture

@@ -79,9 +79,14 @@ def test_a_script_finds_the_packages_it_asked_for_and_a_wrong_list_costs_nothing
     assert (attempt.cause, attempt.charged_microcredits or 0) == ("packages_failed", 0)
     assert "tniy" in attempt.message
 
+    # No owner here lets jobs out: it waits, and says for what, rather than be sent to be refused.
     unwanted = client.submit(script="print('never')\n", egress=["example.org:443"], retries=0)
-    assert unwanted.wait(timeout=90).state == "failed"
-    assert unwanted.get_slice(0).attempts[-1].cause == "not_allowed"
+    waiting = unwanted.why().waiting
+    assert waiting is not None
+    assert [gate.gate for gate in waiting.gates] == ["egress"]
+    assert "do not allow jobs to reach example.org:443" in " ".join(waiting.notes)
+    assert not unwanted.get_slice(0).attempts
+    unwanted.cancel()
 
 
 def test_logs_arrive_while_the_job_runs(lent):

@@ -176,6 +176,7 @@ MATRIX: dict[str, Row] = {
     "POST /v1/jobs/complete/batch": Row(NODE, body={}),
     "GET /v1/attempts/{attempt_id}/inputs/{sha256}": Row(NODE, "attempt"),
     "PUT /v1/attempts/{attempt_id}/outputs/{sha256}": Row(NODE, "attempt", body=b"bytes"),
+    "GET /v1/attempts/{attempt_id}/outputs/{sha256}": Row(NODE, "attempt"),
     "POST /v1/attempts/{attempt_id}/logs": Row(NODE, "attempt", body=b"a line\n", query="?offset=0"),
 }
 

@@ -18,9 +18,9 @@ from typing import ClassVar
 
 import pytest
 
+from computepool.core.jobs.wants import is_host_allowed
 from computepool.node.runner import handle
 from computepool.node.sandbox import gpu_devices
-from computepool.node.sandbox.egress import is_allowed
 from computepool.node.sandbox.images import ImageUnusable, ensure_image
 from tests.contract.sandbox_lab import PYTHON, Lab, list_processes_with
 
@@ -121,7 +121,7 @@ def test_gate_goes_with_its_job_even_when_the_runner_is_killed(lab: Lab, far_hos
     ],
 )
 def test_list_of_hosts_is_read_narrowly(target: str, patterns: tuple[str, ...], expected: bool) -> None:
-    assert is_allowed(target, patterns) is expected
+    assert is_host_allowed(target, patterns) is expected
 
 
 @pytest.mark.engines

@@ -14,14 +14,16 @@ import pytest
 from computepool.core.ids import AttemptId
 from computepool.core.market.offers import Audience
 from computepool.core.placement.fleet import FleetIndex
-from computepool.core.placement.leaves import JOB_KIND, SLICE_SECONDS
+from computepool.core.placement.leaves import JOB_KIND, SLICE_SECONDS, WANTS
 from computepool.core.placement.pools import Fleet
 from computepool.hub.dispatch.registry import Registry
 from computepool.hub.dispatch.rounds import Rounds
+from computepool.hub.services import nodes as node_service
 from computepool.hub.services import offers as offer_service
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.store.jobs import Job
-from computepool.wire.nodes import SetOffer
+from computepool.node.tokens import make_assertion
+from computepool.wire.nodes import RenewToken, SetOffer
 from tests.integration.test_dispatch_rounds import Dispatch, compose, list_attempts, list_live
 from tests.support.postgres import wait_for
 from tests.support.spine import EnrolledNode, Spine, open_spine
@@ -261,6 +263,7 @@ async def test_no_floor_keeps_owners_from_their_own_nodes_public_or_not(
 PLANTED = {
     "kinds": (FleetIndex, "_mask", lambda *asked: _mask_all_but(JOB_KIND, *asked)),
     "shortest slices": (FleetIndex, "_mask", lambda *asked: _mask_all_but(SLICE_SECONDS, *asked)),
+    "what is allowed": (FleetIndex, "_mask", lambda *asked: _mask_all_but(WANTS, *asked)),
     "own floors": (Fleet, "_find_own", lambda self, account_id: None),
     "pools": (Fleet, "_insert", lambda self, candidate, *place: self._public.add(candidate)),
 }
@@ -281,6 +284,54 @@ async def test_control_a_gate_that_is_left_out_is_noticed(spine, owner, clock, m
     await set_offer(spine, owner, node, **{**terms, "audience": Audience(terms.get("audience", "anyone"))})
     await dispatch.park(node, "cpu:0")
     [job] = await dispatch.submit()
+    assert await is_leased(spine, job)
+
+
+async def announce(spine: Spine, node: EnrolledNode, *allows: str) -> None:
+    """As an agent does whose owner has changed the settings: with its next token."""
+    now_seconds = datetime.now(tz=timezone.utc).timestamp()
+    hub_id = spine.keyring.hub_id
+    assertion = make_assertion(node.private, node_id=node.id, hub_id=hub_id, now_seconds=now_seconds)
+    request = RenewToken(assertion=assertion, allows=allows)
+    assert await node_service.renew_node(spine.pool, spine.keyring, request) == node.id
+
+
+WANTING = {"egress": ("files.example.org:443",), "packages": ("numpy",)}
+
+
+@pytest.mark.parametrize("queued_first", [False, True], ids=["born leased", "in a round"])
+async def test_work_goes_only_where_its_owner_allows_what_it_wants(spine, owner, dispatch, queued_first):
+    plain, allowing = await spine.enrol(owner=owner), await spine.enrol(owner=owner)
+    await announce(spine, plain, "egress *.example.com:443", "packages")
+    await announce(spine, allowing, "egress *.example.org:443", "packages")
+    [job] = await dispatch.submit(**WANTING) if queued_first else [None]
+    calls = [await dispatch.park(node, "cpu:0") for node in (plain, allowing)]
+    [job] = [job] if queued_first else await dispatch.submit(**WANTING)
+    await dispatch.rounds.run_once()
+    assert list_attempts([await calls[1].hear()])
+    assert await spine.fetch_value("SELECT node_id FROM attempts WHERE job_id = $1", job.id) == allowing.id
+
+
+async def test_a_job_that_nobody_allows_waits_until_somebody_does(spine, owner, dispatch):
+    node = await spine.enrol(owner=owner)
+    waiting = await dispatch.park(node, "cpu:0")
+    [job] = await dispatch.submit(**WANTING)
+    await dispatch.rounds.run_once()
+    assert not await is_leased(spine, job)
+    await announce(spine, node, "egress files.example.org:443", "packages")
+    await dispatch.rounds.look_at_node(node.id)
+    await dispatch.rounds.run_once()
+    assert list_attempts([await waiting.hear()])
+    assert await is_leased(spine, job)
+
+
+async def test_control_work_is_sent_where_it_is_not_allowed_when_the_gate_is_left_out(
+    spine, owner, clock, monkeypatch
+):
+    monkeypatch.setattr(*PLANTED["what is allowed"])
+    dispatch, node = compose(spine, clock), await spine.enrol(owner=owner)
+    await dispatch.park(node, "cpu:0")
+    [job] = await dispatch.submit(**WANTING)
     assert await is_leased(spine, job)
 
 

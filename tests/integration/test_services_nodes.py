@@ -183,6 +183,8 @@ async def test_a_removed_node_does_not_come_back_with_its_old_key(spine):
         ({"name": "a\0b"}, "NUL"),
         ({"hardware": Hardware(cores=0, ram_bytes=GB, disk_bytes=GB)}, "positive"),
         ({"hardware": Hardware(cores=1, ram_bytes=GB, disk_bytes=GB, cpu_slots=0)}, "nothing to lend"),
+        ({"allows": ("anything",)}, "image NAME, egress HOST:PORT or packages"),
+        ({"allows": ("packages",) * 257}, "257 patterns; 256 are allowed"),
     ],
 )
 async def test_a_node_that_breaks_a_rule_is_not_enrolled(spine, change, words):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.spec import JobPrice, JobSpec, Requirements, list_faults
+from computepool.core.jobs.wants import list_refused
 from computepool.core.ledger.charging import PriceMode
 from computepool.core.placement import gates, slot_classes
 from computepool.core.placement.checks import check_job_kind, check_pool, check_price, find_refusal
@@ -39,6 +40,7 @@ RAM = [2 * GB, 8 * GB, 8_300_000_000, 33_700_000_001]
 VRAM = [8 * GB, 12_884_901_888, 25_769_803_776]
 PRICES = [0, 1, 8_000_000, 9_876_543, 12_000_000, 12_100_000, 40_000_000, PRICE_MICROCREDITS_MAX]
 ME = account_number(1)
+WANTED = {Gate.IMAGE, Gate.EGRESS, Gate.PACKAGES}
 COMMON = {
     "cores": st.sampled_from([1, 4, 6]),
     "ram_bytes": st.sampled_from(RAM),
@@ -50,6 +52,7 @@ CARD = {"vram_bytes": st.sampled_from(VRAM), "tier": st.sampled_from(["rtx-3060"
 CONDITIONS = {
     "slice_seconds_min": st.sampled_from([0, 10, 3_600]),
     "job_kinds": st.sampled_from([frozenset(), frozenset({"ml"}), frozenset({"ml", "compute"})]),
+    "allows": st.sampled_from([frozenset(), frozenset({"packages"}), frozenset({"packages", "egress *.org:443"})]),
     "welcome": st.sampled_from([None, frozenset({ME}), frozenset({account_number(2)})]),
 }
 # Most owners set no conditions.
@@ -62,6 +65,7 @@ SLOTS = st.one_of(
 PAYING = {
     "ceiling_microcredits_per_hour": st.sampled_from([None, None, 1, 9_900_000, 10_000_000, 12_000_000]),
     "job_kind": st.sampled_from(["compute", "gaming"]),
+    "wants": st.sampled_from([(), (), (), ("packages",), ("egress a.org:443", "packages")]),
     "slice_seconds": st.sampled_from([1, 45, 3_600]),
 }
 DEMANDING_NEEDS = st.builds(
@@ -160,6 +164,7 @@ def to_classes(fleet: list[Member], need: Requirements, levels: int | None = Non
             slice_seconds_min=slot.slice_seconds_min if slot.slice_seconds_min > shape.slice_seconds else 0,
             job_kinds=frozenset() if shape.job_kind in slot.job_kinds else slot.job_kinds,
             welcome=None if slot.welcome is None or ME in slot.welcome else frozenset(),
+            allows=slot.allows if shape.wants else frozenset(),
             **amounts,
         )
         price = lift(member.price, shape.ceiling_microcredits_per_hour, steps.prices)
@@ -233,7 +238,8 @@ def something_is_suggested_whenever_a_slot_is_there(
 
 
 def is_lent_to_me(need: Requirements, slot: Slot) -> bool:
-    return check_pool(ME, slot) is None and check_job_kind(to_shape(need), slot) is None
+    is_allowed = not list_refused(need.wants, slot.allows)
+    return check_pool(ME, slot) is None and check_job_kind(to_shape(need), slot) is None and is_allowed
 
 
 def what_only_time_or_owners_can_change_is_noted(need: Requirements, fleet: list[Member], explain: Explain) -> None:
@@ -243,6 +249,9 @@ def what_only_time_or_owners_can_change_is_noted(need: Requirements, fleet: list
     expected = {
         "not lent at this hour": sum(m.standing is Standing.CLOSED and not failed for m, failed in failures),
         "only; this one is": sum(m.standing is Standing.READY and failed == (Gate.KIND,) for m, failed in failures),
+        "who do not allow": sum(
+            m.standing is Standing.READY and bool(failed) and set(failed) <= WANTED for m, failed in failures
+        ),
         "private pool": sum(m.standing is Standing.READY and failed == (Gate.POOL,) for m, failed in failures),
     }
     noted = {reason: next((note for note in found.notes if reason in note), "0 ").split()[0] for reason in expected}
@@ -473,6 +482,12 @@ def take_every_kind(need: Requirements, classes: list[SlotClass]) -> Explanation
     return explain_waiting(need, [replace(c, slot=replace(c.slot, job_kinds=frozenset())) for c in classes])
 
 
+def take_what_owners_do_not_allow(need: Requirements, classes: list[SlotClass]) -> Explanation:
+    """Forgets what owners allow jobs."""
+    everything = frozenset({"packages", "egress *:443"})
+    return explain_waiting(need, [replace(c, slot=replace(c.slot, allows=everything)) for c in classes])
+
+
 def take_slices_of_any_length(need: Requirements, classes: list[SlotClass]) -> Explanation:
     return explain_waiting(need, [replace(c, slot=replace(c.slot, slice_seconds_min=0)) for c in classes])
 
@@ -533,6 +548,7 @@ def test_an_explanation_is_true(check):
         (the_counts_are_those_of_the_slots, take_pools_for_public),
         (the_counts_are_those_of_the_slots, take_every_kind),
         (the_counts_are_those_of_the_slots, take_slices_of_any_length),
+        (the_counts_are_those_of_the_slots, take_what_owners_do_not_allow),
         (what_only_time_or_owners_can_change_is_noted, note_nothing),
         (every_suggestion_would_run_where_it_says, take_pools_for_public),
         (the_counts_are_those_of_the_slots, take_others_for_owners),

@@ -150,6 +150,7 @@ HAVING = {
 ASKING = {
     "slice_seconds_min": st.sampled_from([0, 10, 60]),
     "job_kinds": st.sampled_from([frozenset(), frozenset({"ml"}), frozenset({"ml", "compute"})]),
+    "allows": st.sampled_from([frozenset(), frozenset({"packages"}), frozenset({"packages", "egress *.org:443"})]),
     "welcome": st.sampled_from([None, frozenset(ACCOUNTS[:1]), frozenset(ACCOUNTS[:2])]),
 }
 # Most owners set no conditions.
@@ -183,6 +184,7 @@ SHAPES = st.builds(
     isolation=st.sampled_from([IsolationLevel.SANDBOXED, *IsolationLevel]),
     job_kind=st.sampled_from(["compute", "ml", "gaming"]),
     slice_seconds=st.sampled_from([0, 10, 3_600]),
+    wants=st.sampled_from([(), (), (), ("packages",), ("egress a.org:443", "packages")]),
     base_ceiling_microcredits_per_hour=st.sampled_from([None, None, CREDIT]),
 )
 QUESTIONS = st.builds(
@@ -655,6 +657,11 @@ class IndexThatForgetsTheShortestSlice(FleetIndex):
         return -1 if gate == leaves_module.SLICE_SECONDS else super()._mask(gate, wish)
 
 
+class IndexThatForgetsWhatIsAllowed(FleetIndex):
+    def _mask(self, gate: int, wish: Any) -> int:
+        return -1 if gate == leaves_module.WANTS else super()._mask(gate, wish)
+
+
 class FleetWhosePoolsAreForAll(Fleet):
     def best(self, *args: Any, account_id: AccountId | None = None, **options: Any) -> Candidate | None:
         found = [super(FleetWhosePoolsAreForAll, self).best(*args, account_id=id, **options) for id in ACCOUNTS]
@@ -748,6 +755,7 @@ def test_a_broken_fleet_is_noticed(broken):
     [
         IndexThatForgetsKinds,
         IndexThatForgetsTheShortestSlice,
+        IndexThatForgetsWhatIsAllowed,
         IndexThatForgetsIsolation,
         IndexThatForgetsTheCeiling,
         IndexThatForgetsThePricePerSlice,

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.spec import Requirements
+from computepool.core.jobs.wants import list_refused
 from computepool.core.market.offers import SECONDS_MIN_STEPS, Ask, Audience, Offer, find_offer_refusal
 from computepool.core.nodes.slots import GpuCard, cut_into_slots, list_machine_faults
 from computepool.core.placement.checks import find_refusal
@@ -34,6 +35,7 @@ GPU_SLOTS = st.builds(
     welcome=st.sampled_from(
         [None, frozenset({account_number(1)}), frozenset({account_number(1), account_number(2)})]
     ),
+    allows=st.sampled_from([frozenset(), frozenset({"packages"}), frozenset({"packages", "egress *.org:443"})]),
 )
 NEEDS = st.builds(
     Requirements,
@@ -47,6 +49,7 @@ NEEDS = st.builds(
     ceiling_microcredits_per_hour=st.none() | st.integers(0, 10**12),
     job_kind=st.sampled_from(["compute", "ml", "gaming"]),
     slice_seconds=st.integers(0, 20_000),
+    wants=st.sampled_from([(), ("packages",), ("egress a.org:443",), ("egress a.org:443", "packages")]),
 )
 
 
@@ -57,6 +60,7 @@ def test_a_slot_that_passes_the_shape_passes_the_request(need, slot, price, acco
     if refusal is None:
         assert slot.slice_seconds_min <= need.slice_seconds
         assert not slot.job_kinds or need.job_kind in slot.job_kinds
+        assert not list_refused(need.wants, slot.allows)
         assert slot.welcome is None or account_id in slot.welcome
         assert need.ceiling_microcredits_per_hour is None or price <= need.ceiling_microcredits_per_hour
         assert slot.vram_bytes >= need.vram_bytes
@@ -121,6 +125,7 @@ def test_rounding_a_shape_again_changes_nothing(need):
         shape.ceiling_microcredits_per_hour,
         shape.job_kind,
         shape.slice_seconds,
+        wants=shape.wants,
     )
     assert to_shape(again) == shape
 

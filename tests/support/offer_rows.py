@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from computepool.core.jobs.wants import ALLOWS_MAX
 from computepool.core.market.offers import NAMED_ACCOUNTS_MAX, SECONDS_MIN_STEPS, Audience
 
 ENUMS = {"offer_audience": Audience}
@@ -31,6 +32,8 @@ POSSIBLE = [
     insert_offer(audience="'named'", named=name_accounts(NAMED_ACCOUNTS_MAX)),
     *(insert_offer(seconds_min=step) for step in SECONDS_MIN_STEPS),
     "UPDATE shapes SET slice_seconds = 60, job_kind = 'ml'",
+    "UPDATE shapes SET wants = '{packages}'",
+    "UPDATE nodes SET allows = '{image docker.io/library/*,packages}'",
 ]
 
 # The rows of tests/integration/test_schema.py's table, for offers.
@@ -49,4 +52,8 @@ IMPOSSIBLE = [
     ("offers_named_check", insert_offer(audience="'named'", named=name_accounts(NAMED_ACCOUNTS_MAX + 1))),
     ("offers_named_check", insert_offer(audience="'named'", named="'{NULL}'")),
     ("shapes_slice_seconds_check", "UPDATE shapes SET slice_seconds = -1"),
+    ("shapes_wants_check", "UPDATE shapes SET wants = '{NULL}'"),
+    ("shapes_wants_check", "UPDATE shapes SET wants = array_fill('packages'::text, '{35}')"),
+    ("nodes_allows_check", "UPDATE nodes SET allows = '{NULL}'"),
+    ("nodes_allows_check", f"UPDATE nodes SET allows = array_fill('packages'::text, '{{{ALLOWS_MAX + 1}}}')"),
 ]

@@ -395,7 +395,6 @@ def test_only_what_the_submitter_can_mend_spends_a_retry():
         Cause.OUT_OF_MEMORY,
         Cause.TIMED_OUT,
         Cause.PACKAGES_FAILED,
-        Cause.NOT_ALLOWED,
     }
 
 

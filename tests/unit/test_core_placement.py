@@ -117,6 +117,8 @@ def test_the_length_of_a_slice_is_rounded_down_to_what_owners_choose_from(second
         {"isolation": IsolationLevel.GVISOR},
         {"job_kind": "ml"},
         {"slice_seconds": 60},
+        {"wants": ("packages",)},
+        {"wants": ("egress example.org:443",)},
     ],
 )
 def test_shapes_that_differ_in_anything_have_different_digests(difference):
@@ -192,6 +194,24 @@ CARD = make_slot(vram_bytes=24 * GB, tier="rtx-3090")
             make_slot(slice_seconds_min=60),
             "its slices run for 10 s at most, the owner takes those of 1 min or more",
         ),
+        (
+            checks.check_image,
+            make_shape(wants=("image docker.io/library/python@sha256:ab", "packages")),
+            make_slot(allows=frozenset({"image ghcr.io/*", "packages"})),
+            "brings the image docker.io/library/python@sha256:ab, which the owner does not allow",
+        ),
+        (
+            checks.check_egress,
+            make_shape(wants=("egress a.example.org:443", "egress a.example.org:80")),
+            make_slot(allows=frozenset({"egress *.example.org:443"})),
+            "wants to reach a.example.org:80, which the owner does not allow",
+        ),
+        (
+            checks.check_packages,
+            make_shape(wants=("packages",)),
+            make_slot(allows=frozenset({"image *"})),
+            "wants packages installed, which the owner does not allow",
+        ),
     ],
 )
 def test_a_slot_that_misses_a_gate_is_refused_by_that_check_alone_with_the_reason(check, shape, slot, reason):
@@ -219,6 +239,10 @@ def test_a_slot_that_misses_a_gate_is_refused_by_that_check_alone_with_the_reaso
         (make_shape(job_kind="ml"), make_slot(job_kinds=frozenset({"ml"}))),
         (make_shape(job_kind="ml"), make_slot()),
         (make_shape(slice_seconds=60), make_slot(slice_seconds_min=60)),
+        (
+            make_shape(wants=("egress a.b.example.org:443", "image python@sha256:ab", "packages")),
+            make_slot(allows=frozenset({"egress *.Example.org:443", "image python@sha256:ab", "packages"})),
+        ),
     ],
 )
 def test_a_slot_that_just_meets_a_gate_is_not_refused(shape, slot):

@@ -324,3 +324,6 @@ def test_host_to_reach_is_one_host_and_one_port(target):
     (fault,) = list_faults(make_spec(egress=(target,)), now=NOW)
     assert "host:port" in fault
     assert list_faults(make_spec(egress=("example.org:443",)), now=NOW) == []
+    strict = Requirements(isolation=IsolationLevel.GVISOR)
+    (fault,) = list_faults(make_spec(egress=("example.org:443",), requirements=strict), now=NOW)
+    assert "no gVisor has a way out" in fault

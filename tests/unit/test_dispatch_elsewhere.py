@@ -264,6 +264,15 @@ async def test_all_that_a_slot_is_chosen_by_is_told_and_what_an_older_hub_tells_
     assert (told.candidate.base_price_microcredits_per_hour, told.candidate.owner_id) == (0, None)
 
 
+async def test_what_an_owner_allows_is_told_too(table):
+    wanting = make_shape(wants=("packages",))
+    sent = cpu()
+    allowing = replace(sent, slot=replace(sent.slot, allows=frozenset({"packages"})))
+    dearer = replace(allowing, price_microcredits_per_hour=9 * CREDIT)
+    assert (await meet(allowing)).find_gap(wanting, Preference.CHEAPEST, dearer) > 0
+    assert (await meet(sent)).find_gap(wanting, Preference.CHEAPEST, dearer) == 0
+
+
 def test_a_slot_without_conditions_is_told_as_before_there_were_any():
     plain, asking = make_slot(), make_slot(slice_seconds_min=60, job_kinds=frozenset({"ml"}))
     rows = [elsewhere_module._to_row(make_candidate(slot)) for slot in (plain, asking)]

@@ -47,6 +47,8 @@ def test_the_environment_is_read_and_flags_win() -> None:
         {"COMPUTEPOOL_NODE_FLOOR_CREDITS_PER_HOUR": "inf"},
         {"COMPUTEPOOL_NODE_FLOOR_CREDITS_PER_HOUR": "1e300"},
         {"COMPUTEPOOL_NODE_FLOOR_CREDITS_PER_HOUR": "much"},
+        {"COMPUTEPOOL_NODE_IMAGES_ALLOWED": "ghcr.io/x " * 81},
+        {"COMPUTEPOOL_NODE_EGRESS_ALLOWED": "x" * 300 + ":443"},
         {"HUB_URL": "hub.example"},
         {"HUB_URL": "ftp://hub.example"},
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from pathlib import Path
@@ -64,6 +64,56 @@ async def test_a_refused_token_is_renewed_and_the_call_repeated(tmp_path: Path) 
 
     await beat(make_client(tmp_path, answer))
     assert issued == ["token-0", "token-1"]
+
+
+async def test_what_the_owner_allows_is_told_with_every_token(tmp_path: Path) -> None:
+    told: list[object] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/nodes/token":
+            told.append(json.loads(request.content)["allows"])
+            return httpx.Response(200, json={"token": "t", "token_seconds": 0, "hub_keys_signed": []})
+        return httpx.Response(200, json=BEAT)
+
+    client = make_client(tmp_path, answer)
+    await client.get_ready()
+    client.sign_in_as(client._identity, allows=("packages",))
+    await beat(client)
+    assert told == [None, ["packages"]]
+
+
+@pytest.mark.parametrize(
+    ("arrived", "sent"),
+    [(0, 9_000_000), (5_000_001, 3_999_999), (9_000_000, 0), (10**9, 9_000_000), (None, 9_000_000)],
+)
+async def test_only_what_has_not_arrived_of_a_large_file_is_sent(
+    tmp_path: Path, arrived: int | None, sent: int
+) -> None:
+    """None: the hub is older than that call."""
+    content = bytes(range(250)) * 36_000
+    puts: list[tuple[bytes, str | None]] = []
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/nodes/token":
+            return httpx.Response(200, json={"token": "t", "token_seconds": 900, "hub_keys_signed": []})
+        if request.method == "GET":
+            return (
+                refuse(404, "not_found") if arrived is None else httpx.Response(200, json={"arrived_bytes": arrived})
+            )
+        puts.append((await request.aread(), request.headers.get("Upload-Offset")))
+        assert int(request.headers["Content-Length"]) == len(puts[-1][0])
+        return httpx.Response(200, json={"sha256": "x", "size_bytes": len(content)})
+
+    async def read() -> AsyncIterator[bytes]:
+        for start in range(0, len(content), 1_000_000):
+            yield content[start : start + 1_000_000]
+
+    client = make_client(tmp_path, answer)
+    await client.put_output(uuid4(), "s", sha256="x", size_bytes=len(content), body=read)
+    await client.close()
+    [(body, offset)] = puts
+    assert body == content[len(content) - sent :]
+    assert int(offset or 0) == len(content) - sent
 
 
 async def test_a_token_that_is_refused_twice_is_told(tmp_path: Path) -> None:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+import tomllib
 
 # What Python on Windows lacks, of what anyone here might use.
 MODULES = ("fcntl", "pwd", "grp", "resource", "termios", "tty", "pty", "syslog")
@@ -72,3 +75,35 @@ def test_the_agent_imports_without_posix():
 def test_the_stand_in_takes_away_what_it_says():
     """The control."""
     assert "ModuleNotFoundError" in try_import("fcntl").stderr
+
+
+# A web framework, database drivers and tensors have no place on a lent machine's agent.
+STRANGERS = (
+    "fastapi",
+    "starlette",
+    "uvicorn",
+    "asyncpg",
+    "sqlalchemy",
+    "alembic",
+    "aiosql",
+    "torch",
+    "numpy",
+    "grpc",
+)
+DEPENDENCIES_MAX = 6
+
+
+def test_a_running_agent_has_none_of_the_hubs_libraries_in_it():
+    text = (
+        "import sys\nimport computepool.node.main, computepool.node.agent, computepool.cli.node\n"
+        f"print([name for name in {STRANGERS!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_agents_base_install_is_small():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    # What a newer Python brings along is needed on the oldest alone.
+    everywhere = [name for name in project["dependencies"] if "python_version <" not in name]
+    assert len(everywhere) <= DEPENDENCIES_MAX, everywhere

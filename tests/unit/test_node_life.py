@@ -12,6 +12,7 @@ import plistlib
 import ssl
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 from xml.etree import ElementTree
@@ -209,7 +210,8 @@ FACTS = {"attempt_id": "7", "state": "running", "slot": "cpu:0", "run_seconds": 
 def test_a_job_that_waits_looks_hung_and_one_that_computes_does_not():
     hung = AttemptFacts(**FACTS, silent_seconds=600.0, cpu_seconds=0.0, process_count=2, waits=("futex_wait_queue",))
     assert "LOOKS HUNG" in diagnose(hung)
-    assert "futex_wait_queue" in diagnose(hung)
+    assert "wait for a lock (futex_wait_queue)" in diagnose(hung)
+    assert "wait for something (do_new_thing)" in diagnose(replace(hung, waits=("do_new_thing",)))
     busy = AttemptFacts(**FACTS, silent_seconds=None, cpu_seconds=1.9, process_count=2)
     assert "it computes" in diagnose(busy)
     unseen = AttemptFacts(**FACTS, silent_seconds=1.0, cpu_seconds=None, process_count=0)

@@ -10,6 +10,7 @@ import pytest
 
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.jobs.wants import list_refused, list_wants
 from computepool.node.outfit import Wardrobe, split_list
 from computepool.node.packages import PackageCache
 from computepool.node.refusal import Refused
@@ -35,6 +36,44 @@ def refusal(wardrobe: Wardrobe, **order: Any) -> Cause | None:
     except Refused as refused:
         return refused.ending.cause
     return None
+
+
+ENGINES = (("bubblewrap", SANDBOXED), ("podman", CONTAINER))
+WITHOUT_WAY_OUT = (("bubblewrap", SANDBOXED), ("docker", CONTAINER))
+
+
+@pytest.mark.parametrize(
+    "levels", [ENGINES, ENGINES[:1], ENGINES[1:], WITHOUT_WAY_OUT], ids=["both", "bubblewrap", "podman", "docker"]
+)
+@pytest.mark.parametrize("index_url", ["", "https://pypi.org/simple"])
+@pytest.mark.parametrize(
+    "order",
+    [
+        {"image": "ghcr.io/team/x" + DIGEST, "isolation": CONTAINER},
+        {"image": "ghcr.io/other/x" + DIGEST, "isolation": CONTAINER},
+        {"egress": ("a.example.org:443",)},
+        {"egress": ("a.example.org:443", "b.example.com:443")},
+        {"packages": ("numpy",)},
+        {"packages": ("numpy",), "egress": ("a.example.org:443",)},
+        {"egress": ("a.example.org:443",), "isolation": CONTAINER},
+        {"image": "ghcr.io/team/x" + DIGEST, "egress": ("a.example.org:443",), "isolation": CONTAINER},
+    ],
+)
+def test_what_the_hub_is_told_is_what_would_not_be_refused(
+    tmp_path: Path, levels: tuple[tuple[str, IsolationLevel], ...], index_url: str, order: dict[str, Any]
+) -> None:
+    """One rule in both places: what placement lets through, the node takes."""
+    lists = {"images_allowed": ("ghcr.io/team/*",), "egress_allowed": ("*.example.org:443",)}
+    wardrobe = make_wardrobe(tmp_path, *levels, index_url=index_url, **lists)
+    isolation = order.get("isolation", SANDBOXED)
+    wants = list_wants(
+        image=order.get("image"),
+        egress=order.get("egress", ()),
+        packages=order.get("packages", ()),
+        isolation=isolation,
+    )
+    is_sent = not list_refused(wants, wardrobe.list_allows()) and wardrobe.walls.level.meets(isolation)
+    assert is_sent == (refusal(wardrobe, **order) is None)
 
 
 def test_images_are_those_of_the_owners_list(tmp_path: Path) -> None:

@@ -442,6 +442,39 @@ def test_nobody_is_told_to_call_a_job_something_else_or_to_join_a_pool_but_why_i
     }
 
 
+def test_nobody_is_told_to_do_without_an_image_or_hosts_but_who_does_not_allow_them():
+    classes = [
+        make_class(allows=frozenset({"image ghcr.io/*", "packages"}), slot_count=3),
+        make_class(allows=frozenset({"image docker.io/library/*"})),
+        make_class(allows=frozenset(), cores=1),
+    ]
+    wants = ("egress example.org:443", "image docker.io/library/python@sha256:ab", "packages")
+    found = explain_waiting(Requirements(cores=2, wants=wants), classes)
+    assert found.suggestions == ()
+    assert found.notes == (
+        "4 slots would fit, but are of owners who do not allow the image docker.io/library/python and jobs to reach "
+        "example.org:443 and packages to be installed.",
+    )
+    assert {each.gate: (each.asked, each.failed_count) for each in found.gates} == {
+        Gate.CORES: ("2 cores", 1),
+        Gate.IMAGE: ("docker.io/library/python", 4),
+        Gate.EGRESS: ("example.org:443", 5),
+        Gate.PACKAGES: ("to be installed", 2),
+    }
+
+
+def test_what_a_job_wants_stands_in_the_table_of_a_slot_and_nothing_where_it_wants_nothing():
+    slot = make_slot(allows=frozenset({"image docker.io/library/*", "packages"}))
+    need = Requirements(wants=("image docker.io/library/python@sha256:ab", "packages"))
+    margins = {each.gate: each for each in list_margins(need, slot)}
+    assert [(margins[gate].needs, margins[gate].has) for gate in (Gate.IMAGE, Gate.PACKAGES)] == [
+        ("docker.io/library/python", "docker.io/library/*"),
+        ("to be installed", "allowed"),
+    ]
+    assert all(each.passes for each in margins.values())
+    assert not {Gate.IMAGE, Gate.EGRESS, Gate.PACKAGES} & {each.gate for each in list_margins(Requirements(), slot)}
+
+
 def test_nothing_is_noted_while_a_slot_that_fits_is_free():
     assert explain_waiting(Requirements(), [make_class(), make_class(welcome=frozenset())]).notes == ()
 

@@ -158,8 +158,9 @@ class Agent:
             detected = declare(detected, await find_measurements(state, detected))
         identity = await asyncio.to_thread(Identity, state)
         hosting = await self._prepare_hosting(state, detected, isolation)
-        await self._enrol(hub, identity, detected, isolation, hosting)
-        hub.sign_in_as(identity)
+        wardrobe = self._fill_wardrobe(state, walls, detected)
+        await self._enrol(hub, identity, detected, isolation, hosting, wardrobe.list_allows())
+        hub.sign_in_as(identity, allows=wardrobe.list_allows())
         around = Surroundings(
             hub=hub,
             identity=identity,
@@ -168,7 +169,7 @@ class Agent:
             spent=SpentTokens(state.spent_path, now_seconds=clock.unix_seconds()),
             config=self._config,
             boot_id=self._boot_id,
-            wardrobe=self._fill_wardrobe(state, walls, detected),
+            wardrobe=wardrobe,
             slots=make_slots(identity.node_id, detected, isolation),
             hosting=hosting,
         )
@@ -358,6 +359,7 @@ class Agent:
         detected: Detected,
         isolation: IsolationLevel,
         hosting: HostProcesses | None,
+        allows: tuple[str, ...],
     ) -> None:
         request = EnrolNode(
             name=(self._config.name or socket.gethostname())[:100],
@@ -369,6 +371,7 @@ class Agent:
             agent_version=computepool.__version__,
             floor_microcredits_per_hour=self._config.floor_microcredits_per_hour,
             hosting=hosting.offer if hosting is not None else None,
+            allows=allows,
         )
         if identity.has_declared(request) and not await self._has_strange_keys(hub, identity):
             return

@@ -24,6 +24,8 @@ from computepool.settings import InvalidSettings
 PREFIX = "COMPUTEPOOL_NODE_"
 CREDITS_MAX = PRICE_MICROCREDITS_MAX // MICROCREDITS_PER_CREDIT
 FREE = Decimal(0)
+# Of images, and of hosts; a hub takes no more.
+PATTERNS_MAX = 80
 # Instead of an address to listen on.
 RELAY_ALONE = "none"
 
@@ -195,6 +197,11 @@ def _list_faults(config: NodeConfig) -> list[str]:
     for target in config.egress_allowed.replace(",", " ").split():
         if not re.fullmatch(r"[^\s:/]+:[0-9]{1,5}", target):
             faults.append(f"{PREFIX}EGRESS_ALLOWED={target!r}: expected host:port, for example *.example.org:443")
+    images, hosts = config.images_allowed.replace(",", " ").split(), config.egress_allowed.replace(",", " ").split()
+    if len(images) > PATTERNS_MAX or len(hosts) > PATTERNS_MAX or any(len(each) > 250 for each in (*images, *hosts)):
+        faults.append(
+            f"{PREFIX}IMAGES_ALLOWED, EGRESS_ALLOWED: at most {PATTERNS_MAX} patterns of 250 characters each"
+        )
     if config.seat != AUTO and not config.seat.startswith(FILE_PREFIX):
         faults.append(f"{PREFIX}SEAT={config.seat!r}: expected {AUTO}, or {FILE_PREFIX}PATH")
     if not re.fullmatch(rf"{RELAY_ALONE}|.*:[0-9]{{1,5}}", config.networks_listen):

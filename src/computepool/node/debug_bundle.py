@@ -11,6 +11,7 @@ import re
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +57,19 @@ class AttemptFacts:
     # Used in the last look; None: its processes cannot be seen from here.
     cpu_seconds: float | None
     process_count: int
-    # Where each waits in the kernel, most common first.
+    # Where those that have no children wait in the kernel, most common first.
     waits: tuple[str, ...] = ()
     message: str = ""
+    job_id: str = ""
+    slice_index: int = 0
+    # When it began to run, in seconds since 1970; None: it has not.
+    started_at: float | None = None
 
 
 def diagnose(facts: AttemptFacts) -> str:
     """What the attempt seems to do, in a sentence or two."""
-    name = f"attempt {facts.attempt_id} on {facts.slot or 'an unknown slot'}"
+    job = f" (job {facts.job_id}, slice {facts.slice_index})" if facts.job_id else ""
+    name = f"attempt {facts.attempt_id}{job} on {facts.slot or 'an unknown slot'}"
     if facts.state != RUNNING:
         return f"{name} is {facts.state}{f': {facts.message}' if facts.message else ''}."
     spoken = (
@@ -73,17 +79,49 @@ def diagnose(facts: AttemptFacts) -> str:
         if facts.silent_seconds > SILENT_SECONDS
         else f"printed something {facts.silent_seconds:.0f} s ago"
     )
-    told = f"{name} has run for {facts.run_seconds:.0f} of {facts.wall_seconds:.0f} s and {spoken}"
+    since = f", since {say_time(facts.started_at)}," if facts.started_at is not None else ""
+    told = f"{name} has run for {facts.run_seconds:.0f} of {facts.wall_seconds:.0f} s{since} and {spoken}"
     if facts.cpu_seconds is None or not facts.process_count:
         return f"{told}; its processes cannot be seen from here."
     if facts.cpu_seconds <= STILL_CPU_SECONDS:
-        waits = f" ({', '.join(facts.waits)})" if facts.waits else ""
+        waits = f" for {', or '.join(map(say_wait, facts.waits))}" if facts.waits else ""
+        job_id = facts.job_id or "JOB"
+        used = f"{facts.cpu_seconds:.2f} s of a processor in {WATCH_SECONDS:.0f} s"
+        left = max(0.0, facts.wall_seconds - facts.run_seconds)
         return (
-            f"{told}; it LOOKS HUNG: its {facts.process_count} processes wait{waits} and used "
-            f"{facts.cpu_seconds:.2f} s of a processor in {WATCH_SECONDS:.0f} s. It ends at its wall limit; "
-            "its submitter ends it sooner with computepool cancel."
+            f"{told}; it LOOKS HUNG: its processes ({facts.process_count}) wait{waits} and used {used}. "
+            f"What to do: its submitter reads what it last said (computepool logs {job_id}) and ends it "
+            f"(computepool cancel {job_id}); by itself it ends at its wall limit, in {left:.0f} s."
         )
     return f"{told}; it computes: {facts.cpu_seconds / WATCH_SECONDS:.0%} of a processor."
+
+
+# Parts of the kernel's names of what is waited for, and what they mean; the first that fits counts.
+_WAITS = (
+    ("futex", "a lock"),
+    ("pipe", "a pipe"),
+    ("nanosleep", "a timer"),
+    ("poll", "input or a timer"),
+    ("select", "input or a timer"),
+    ("accept", "a connection"),
+    ("skb", "the network"),
+    ("sk_wait", "the network"),
+    ("unix_stream", "another process"),
+    ("do_wait", "a child process"),
+    ("io_schedule", "the disk"),
+    ("signal", "a signal"),
+    ("sigsuspend", "a signal"),
+)
+
+
+def say_wait(name: str) -> str:
+    """In plain words, and as the kernel says it."""
+    meaning = next((words for part, words in _WAITS if part in name), "something")
+    return f"{meaning} ({name})"
+
+
+def say_time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def make_bundle(folder: Path, *, extra: Mapping[str, str], secrets: Sequence[str] = ()) -> bytes:
@@ -125,6 +163,9 @@ def look_at_attempts(folder: Path) -> list[AttemptFacts]:
                 process_count=seen.count if seen else 0,
                 waits=seen.waits if seen else (),
                 message=status.message,
+                job_id=str(order.job_id) if order else "",
+                slice_index=order.slice_index if order else 0,
+                started_at=status.started_at,
             )
         )
     return facts

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -23,12 +24,14 @@ from computepool.core.errors import (
     ComputePoolError,
     HubUnavailable,
     InvalidRequest,
+    NotFound,
     Unauthenticated,
     leaves,
 )
 from computepool.node import journal, tokens
 from computepool.node.identity import Identity
 from computepool.wire.accounts import HubView
+from computepool.wire.artifacts import Upload
 from computepool.wire.attempts import (
     CompleteAnswer,
     CompleteBatch,
@@ -59,6 +62,8 @@ CALL_SECONDS = 30.0
 CONNECT_SECONDS = 10.0
 # A held call may take as long as was asked for, and a little more for a busy hub.
 HELD_CALL_SLACK_SECONDS = 10.0
+# Smaller files are sent again as a whole rather than asked about.
+RESUMED_BYTES_MIN = 4_000_000
 RENEW_AT_SHARE = 0.75
 # Beyond this, tokens would be judged by a clock that is simply wrong.
 CLOCK_SKEW_SECONDS_MAX = float(tokens.CLOCK_LEEWAY_SECONDS)
@@ -91,6 +96,8 @@ class HubClient:
             transport=transport,
         )
         self._identity: Identity | None = None
+        # What this node's owner allows jobs; told with every renewal of the token.
+        self._allows: tuple[str, ...] | None = None
         self._token = ""
         self._token_renew_at = 0.0
         self._renewing = asyncio.Lock()
@@ -119,9 +126,10 @@ class HubClient:
     async def close(self) -> None:
         await self._http.aclose()
 
-    def sign_in_as(self, identity: Identity) -> None:
+    def sign_in_as(self, identity: Identity, *, allows: tuple[str, ...] | None = None) -> None:
         """From here on, calls are made in this node's name."""
         self._identity = identity
+        self._allows = allows
 
     async def get_ready(self) -> None:
         """Renews the token if it is due."""
@@ -191,16 +199,30 @@ class HubClient:
         size_bytes: int,
         body: Callable[[], AsyncIterator[bytes]],
     ) -> None:
+        """`body` is the whole file; what has arrived before the line broke is not sent again."""
+        path = f"/v1/attempts/{attempt_id}/outputs/{sha256}"
+        arrived = await self._count_arrived(path, lease_secret) if size_bytes >= RESUMED_BYTES_MIN else 0
+        if arrived > size_bytes:
+            arrived = 0
         await self._call(
             "PUT",
-            f"/v1/attempts/{attempt_id}/outputs/{sha256}",
-            body=body,
+            path,
+            body=partial(_leave_out, body, arrived),
             headers={
                 "Lease-Secret": lease_secret,
                 "Content-Type": "application/octet-stream",
-                "Content-Length": str(size_bytes),
+                "Content-Length": str(size_bytes - arrived),
+                **({"Upload-Offset": str(arrived)} if arrived else {}),
             },
         )
+
+    async def _count_arrived(self, path: str, lease_secret: str) -> int:
+        try:
+            response = await self._call("GET", path, headers={"Lease-Secret": lease_secret})
+        except (NotFound, InvalidRequest):
+            # A hub from before there was such a call: all of it is sent again.
+            return 0
+        return self._read(response, Upload).arrived_bytes
 
     @asynccontextmanager
     async def open_input(
@@ -247,7 +269,8 @@ class HubClient:
         assertion = tokens.make_assertion(
             identity.key, node_id=identity.node_id, hub_id=identity.hub_id, now_seconds=now_seconds
         )
-        response = await self._send("POST", "/v1/nodes/token", body=_encode(RenewToken(assertion=assertion)))
+        request = RenewToken(assertion=assertion, allows=self._allows)
+        response = await self._send("POST", "/v1/nodes/token", body=_encode(request))
         answer = self._read(response, NodeToken)
         self._keep_token(answer.token, answer.token_seconds)
         self.has_trusted_keys = await asyncio.to_thread(
@@ -351,6 +374,14 @@ def from_body(body: ErrorBody, **details: Any) -> ComputePoolError:
 
 def _encode(message: object) -> bytes:
     return msgspec.json.encode(message)
+
+
+async def _leave_out(body: Callable[[], AsyncIterator[bytes]], size_bytes: int) -> AsyncIterator[bytes]:
+    """The body without its first bytes."""
+    async for piece in body():
+        if size_bytes < len(piece):
+            yield piece[size_bytes:]
+        size_bytes = max(0, size_bytes - len(piece))
 
 
 async def _pieces_of(response: httpx.Response) -> AsyncIterator[bytes]:

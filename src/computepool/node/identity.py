@@ -139,7 +139,9 @@ def _digest(request: EnrolNode) -> str:
     )
     if hosting is not None:
         hosting = msgspec.structs.replace(hosting, flops_per_second=0.0)
-    rounded = msgspec.structs.replace(request, hardware=coarse, hosting=hosting)
+    rounded = msgspec.to_builtins(msgspec.structs.replace(request, hardware=coarse, hosting=hosting))
+    # Told with every token.
+    del rounded["allows"]
     return hashlib.sha256(msgspec.json.encode(rounded)).hexdigest()
 
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from computepool.core.jobs.cause import Cause
+from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.jobs.wants import is_host_allowed, is_image_allowed, list_allows
 from computepool.core.placement.slot import SlotKind
 from computepool.node import journal
 from computepool.node.packages import PackageCache, PackagesFailed, PackagesUnreachable
 from computepool.node.refusal import Refused
 from computepool.node.sandbox import gpu_devices
-from computepool.node.sandbox.egress import is_allowed
 from computepool.node.sandbox.images import ImageUnusable, ensure_image
 from computepool.node.sandbox.port import SandboxRefused
 from computepool.node.walls import Walls
@@ -49,13 +49,27 @@ class Wardrobe:
     # A played machine has no GPU to show.
     has_devices: bool = True
 
+    def list_allows(self) -> tuple[str, ...]:
+        """What the hub is told, so that other work is not even sent: what the owner allows and a sandbox can give."""
+        weakest = min(IsolationLevel, key=lambda level: level.rank)
+        has_images = self.walls.find(weakest, has_image=True) is not None
+        has_egress = self.walls.find(weakest, has_egress=True) is not None
+        # With an image of the job's own, or without.
+        behind_container = self.walls.find(IsolationLevel.CONTAINER, has_image=True, has_egress=True)
+        return list_allows(
+            images=self.images_allowed if has_images else (),
+            egress=self.egress_allowed if has_egress else (),
+            container_egress=self.egress_allowed if behind_container is not None else (),
+            has_packages=self.packages.is_offered,
+        )
+
     def check(self, order: RunOrder) -> str:
         """The sandbox that the job will run in. Raises Refused, before a byte is fetched."""
         image, egress = _given(order.image), _given(order.egress) or ()
-        if image is not None and not _is_image_allowed(image, self.images_allowed):
+        if image is not None and not is_image_allowed(image, self.images_allowed):
             raise Refused(Cause.NOT_ALLOWED, f"this node's owner does not allow the image {image.partition('@')[0]}")
         for target in egress:
-            if not is_allowed(target, self.egress_allowed):
+            if not is_host_allowed(target, self.egress_allowed):
                 raise Refused(Cause.NOT_ALLOWED, f"this node's owner does not let jobs reach {target}")
         if _given(order.packages) and not self.packages.is_offered:
             raise Refused(Cause.NOT_ALLOWED, "this node's owner does not let jobs have packages installed")
@@ -114,12 +128,6 @@ class Wardrobe:
 def split_list(text: str) -> tuple[str, ...]:
     """A setting of several words: commas and spaces between them."""
     return tuple(text.replace(",", " ").split())
-
-
-def _is_image_allowed(image: str, patterns: Sequence[str]) -> bool:
-    """By its name without the digest, or with it where the owner allows one image and no other of that name."""
-    name = image.partition("@")[0]
-    return any(fnmatchcase(image if "@" in pattern else name, pattern) for pattern in patterns)
 
 
 def _given(value: Given | msgspec.UnsetType) -> Given | None:

@@ -33,7 +33,9 @@ def watch(roots: Mapping[Name, int], seconds: float) -> dict[Name, Seen]:
     for name, root in roots.items():
         pids = _list_descendants(after, root)
         used = sum(after[pid][1] - (before[pid][1] if pid in before else 0) for pid in pids)
-        waits = Counter(filter(None, map(_find_wait, pids)))
+        # A parent that waits for its child hides what the child waits for.
+        parents = {after[pid][0] for pid in pids}
+        waits = Counter(filter(None, (_find_wait(pid) for pid in pids if pid not in parents)))
         found[name] = Seen(used / ticks, len(pids), tuple(wait for wait, _ in waits.most_common(WAITS_MAX)))
     return found
 

@@ -68,6 +68,9 @@ class EnrolNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     floor_microcredits_per_hour: int = 0
     # Absent: no VNodes here.
     hosting: Hosting | None = None
+    # What the owner lets jobs have beyond a plain sandbox: "image docker.io/library/*", "egress *.example.org:443",
+    # "packages". Work that wants something else is not sent here.
+    allows: tuple[str, ...] = ()
 
 
 class HubKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +92,8 @@ class RenewToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """`assertion` is a JWT signed by the node's own key: iss and sub the node's id, aud the hub's id."""
 
     assertion: str
+    # As at enrolment, where the owner has changed it since; absent: as it was.
+    allows: tuple[str, ...] | None = None
 
 
 class NodeToken(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,10 +31,7 @@ class Cause(str, Enum):
 
 
 # The submitter's own code or limits are at fault: these spend the job's retry budget.
-# So does an owner's refusal: a job that nobody allows would otherwise go round for ever.
-SPENDS_RETRY = frozenset(
-    {Cause.EXIT_CODE, Cause.OUT_OF_MEMORY, Cause.TIMED_OUT, Cause.PACKAGES_FAILED, Cause.NOT_ALLOWED}
-)
+SPENDS_RETRY = frozenset({Cause.EXIT_CODE, Cause.OUT_OF_MEMORY, Cause.TIMED_OUT, Cause.PACKAGES_FAILED})
 
 # The node is at fault: these lower what is expected of it. All others say nothing about the node.
 NODE_FAULTS = frozenset(

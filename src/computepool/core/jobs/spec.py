@@ -68,6 +68,8 @@ class Requirements:
     slice_seconds: int = 0
     # In place of a ceiling, where each slice has a fixed price.
     slice_price: SlicePrice | None = None
+    # What owners must allow, in the words of wants.py.
+    wants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def list_faults(spec: JobSpec, *, now: datetime) -> list[str]:
         *_requirement_faults(spec.requirements),
         *_image_faults(spec),
         *_package_faults(spec.packages),
-        *_egress_faults(spec.egress),
+        *_egress_faults(spec),
         *_price_faults(spec),
         *_time_faults(spec, now),
     ]
@@ -245,8 +247,10 @@ def _package_faults(packages: tuple[str, ...]) -> list[str]:
     return faults
 
 
-def _egress_faults(egress: tuple[str, ...]) -> list[str]:
-    faults = []
+def _egress_faults(spec: JobSpec) -> list[str]:
+    egress, faults = spec.egress, []
+    if egress and spec.requirements.isolation is IsolationLevel.GVISOR:
+        faults.append("no gVisor has a way out; with egress ask for requirements.isolation container at most")
     if len(egress) > EGRESS_MAX:
         faults.append(f"egress names {len(egress)} hosts; {EGRESS_MAX} are allowed")
     for target in egress[:EGRESS_MAX]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from computepool.core.ids import AccountId
+from computepool.core.jobs.wants import CONTAINER_EGRESS, EGRESS, IMAGE, PACKAGES, list_of, list_refused
 from computepool.core.placement.price import say_price
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot, SlotKind
@@ -64,6 +65,18 @@ def check_slice_seconds(shape: Shape, slot: Slot) -> str | None:
     return None
 
 
+def check_image(shape: Shape, slot: Slot) -> str | None:
+    return _allowed("brings the image", shape, slot, IMAGE)
+
+
+def check_egress(shape: Shape, slot: Slot) -> str | None:
+    return _allowed("wants to reach", shape, slot, EGRESS, CONTAINER_EGRESS)
+
+
+def check_packages(shape: Shape, slot: Slot) -> str | None:
+    return _allowed("wants packages installed", shape, slot, PACKAGES)
+
+
 def check_pool(account_id: AccountId | None, slot: Slot) -> str | None:
     """Not of the shape's making: whoever's work it is. None is nobody in particular."""
     if slot.welcome is not None and account_id not in slot.welcome:
@@ -100,6 +113,9 @@ CHECKS: tuple[Callable[[Shape, Slot], str | None], ...] = (
     check_region,
     check_job_kind,
     check_slice_seconds,
+    check_image,
+    check_egress,
+    check_packages,
 )
 
 
@@ -127,6 +143,16 @@ def find_gate_refusal(shape: Shape, slot: Slot) -> str | None:
         if reason is not None:
             return reason
     return None
+
+
+def _allowed(says: str, shape: Shape, slot: Slot, *kinds: str) -> str | None:
+    if not shape.wants:
+        return None
+    refused = list_of(list_refused(shape.wants, slot.allows), *kinds)
+    if not refused:
+        return None
+    asked = f"{says} {', '.join(refused)}".rstrip()
+    return f"{asked}, which the owner does not allow"
 
 
 def _at_least(what: str, needed_bytes: int, present_bytes: int) -> str | None:

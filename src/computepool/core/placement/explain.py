@@ -9,7 +9,7 @@ from datetime import timezone
 
 from computepool.core.jobs.spec import Requirements
 from computepool.core.market.hours import say_moment
-from computepool.core.placement.gates import Gate, say_asked
+from computepool.core.placement.gates import WANTS_GATES, Gate, say_asked
 from computepool.core.placement.price import say_price
 from computepool.core.placement.shape import to_shape
 from computepool.core.placement.slot_classes import (
@@ -95,6 +95,10 @@ def _list_notes(
             f"{_say_would_fit(other_kinds)} lent for jobs of the kind {' or '.join(kinds)} only; "
             f"this one is {need.job_kind}."
         )
+    unallowed = [(each, failed) for each, failed in ready if failed and all(gate in WANTS_GATES for gate in failed)]
+    if unallowed:
+        asked = " and ".join(_say_want(need, gate) for gate in WANTS_GATES if any(gate in f for _, f in unallowed))
+        yield f"{_say_would_fit(each for each, _ in unallowed)} of owners who do not allow {asked}."
     private = [each for each, failed in ready if failed == (Gate.POOL,)]
     if private:
         yield f"{_say_would_fit(private)} kept for a private pool: the owner would have to name you."
@@ -103,6 +107,12 @@ def _list_notes(
 def _say_would_fit(classes: Iterable[SlotClass]) -> str:
     count = sum(each.slot_count for each in classes)
     return f"{_say_slots(count)} would fit, but {'is' if count == 1 else 'are'}"
+
+
+def _say_want(need: Requirements, gate: Gate) -> str:
+    if gate is Gate.PACKAGES:
+        return "packages to be installed"
+    return f"{'the image' if gate is Gate.IMAGE else 'jobs to reach'} {say_asked(need, gate)}"
 
 
 def say_waiting(found: Explanation) -> str:

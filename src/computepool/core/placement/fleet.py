@@ -1,7 +1,7 @@
 """The fleet index: finds the best-scoring free slot for a shape without looking at all of them, and finds it exactly.
 
 Slots lie in leaves, each a part of the space of gates (VRAM, cores, RAM, disk, isolation, price, region) of one tier
-and of one kind of conditions (which jobs their owners take, and how short ones).
+and of one kind of conditions (which jobs their owners take, how short ones, and what they allow them).
 A leaf keeps its slots in order of score, once per kind of question; the leaves stand in order of their best slot.
 A question walks the leaves from the best down, passes over those where nothing can fit, and stops at the first slot
 that fits. Questions teach the index: one that meets many good slots that fail a gate cuts their leaf in two at the
@@ -350,7 +350,7 @@ class FleetIndex:
 
     def _leaf_of(self, entry: Entry) -> Leaf:
         slot = entry.candidate.slot
-        root = Root(slot.kind is SlotKind.GPU, slot.tier, slot.job_kinds, slot.slice_seconds_min)
+        root = Root(slot.kind is SlotKind.GPU, slot.tier, slot.job_kinds, slot.slice_seconds_min, slot.allows)
         node = self._roots.get(root)
         if node is None:
             node = self._roots[root] = self._grow_leaf(root, (inf,) * NUMBERS, None, frozenset())

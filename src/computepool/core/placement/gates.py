@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from computepool.core.ids import AccountId
+from computepool.core.jobs import wants
 from computepool.core.jobs.spec import Requirements
 from computepool.core.placement import checks
 from computepool.core.placement.price import format_credits, say_price
@@ -26,15 +27,24 @@ class Gate(str, Enum):
     REGION = "region"
     KIND = "kind"
     SECONDS = "seconds"
+    IMAGE = "image"
+    EGRESS = "egress"
+    PACKAGES = "packages"
     POOL = "pool"
     PRICE = "price"
     # Others who wait for the same slots pay spot: whoever pays less waits until they are served.
     SPOT = "spot"
 
 
-# Gates that nobody passes by asking for less: what a job is stays what it is, and whom a machine is lent to is its
-# owner's to say.
-OWNERS_GATES = (Gate.KIND, Gate.POOL)
+# What a job wants beyond a plain sandbox: its owner allows it or not.
+WANTS_GATES = {
+    Gate.IMAGE: (wants.IMAGE,),
+    Gate.EGRESS: (wants.EGRESS, wants.CONTAINER_EGRESS),
+    Gate.PACKAGES: (wants.PACKAGES,),
+}
+# Gates that nobody passes by asking for less: what a job is stays what it is, and whom a machine is lent to, and what
+# for, is its owner's to say.
+OWNERS_GATES = (Gate.KIND, *WANTS_GATES, Gate.POOL)
 # Every check of a slot has its gate here; a test holds the two together. Pool and prices have `check_pool` and
 # `check_price`, which look at more than a shape and a slot.
 CHECK_OF: Mapping[Gate, Callable[[Shape, Slot], str | None]] = {
@@ -48,6 +58,9 @@ CHECK_OF: Mapping[Gate, Callable[[Shape, Slot], str | None]] = {
     Gate.REGION: checks.check_region,
     Gate.KIND: checks.check_job_kind,
     Gate.SECONDS: checks.check_slice_seconds,
+    Gate.IMAGE: checks.check_image,
+    Gate.EGRESS: checks.check_egress,
+    Gate.PACKAGES: checks.check_packages,
 }
 PRICE_GATES = (Gate.PRICE, Gate.SPOT)
 AMOUNTS: Mapping[Gate, tuple[str, Callable[[Requirements | Slot], int]]] = {
@@ -98,6 +111,7 @@ def list_margins(
         Gate.REGION: bool(shape.regions),
         Gate.KIND: bool(slot.job_kinds),
         Gate.SECONDS: slot.slice_seconds_min > 0,
+        **{gate: bool(_list_wanted(need, gate)) for gate in WANTS_GATES},
         Gate.POOL: slot.welcome is not None,
         Gate.PRICE: shape.ceiling_microcredits_per_hour is not None,
         # What others pay while it waits is no matter any more.
@@ -136,9 +150,19 @@ def say_asked(need: Requirements, gate: Gate) -> str:
         return need.job_kind
     if gate is Gate.SECONDS:
         return f"up to {say_seconds(need.slice_seconds)}"
+    if gate is Gate.PACKAGES:
+        return "to be installed" if _list_wanted(need, gate) else "none"
+    if gate in WANTS_GATES:
+        return " and ".join(_list_wanted(need, gate)) or "none"
     if gate is Gate.POOL:
         return "lent to you"
     return " or ".join(need.tiers if gate is Gate.TIER else need.regions) or "any"
+
+
+def _list_wanted(need: Requirements, gate: Gate) -> tuple[str, ...]:
+    """Images by their names alone: a digest tells nobody anything. Of packages, that there are some."""
+    names = wants.list_of(need.wants, *WANTS_GATES[gate])
+    return tuple(name.partition("@")[0] for name in names) if gate is Gate.IMAGE else names
 
 
 def say_has(slot: Slot, gate: Gate, price_microcredits_per_hour: int = 0) -> str:
@@ -156,6 +180,10 @@ def say_has(slot: Slot, gate: Gate, price_microcredits_per_hour: int = 0) -> str
         return " and ".join(sorted(slot.job_kinds)) or "all kinds"
     if gate is Gate.SECONDS:
         return f"{say_seconds(slot.slice_seconds_min)} or more"
+    if gate is Gate.PACKAGES:
+        return "allowed" if wants.PACKAGES in slot.allows else "not allowed"
+    if gate in WANTS_GATES:
+        return " and ".join(wants.list_of(slot.allows, *WANTS_GATES[gate])) or "none allowed"
     if gate is Gate.POOL:
         return "anybody's" if slot.welcome is None else "a private pool"
     return slot.tier if gate is Gate.TIER else slot.region or "unknown"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from computepool.core.ids import NodeId
 from computepool.core.jobs.isolation import IsolationLevel
+from computepool.core.jobs.wants import list_refused
 from computepool.core.placement.scorers import Candidate, add_up, break_tie, list_values
 from computepool.core.placement.shape import Shape
 
@@ -26,7 +27,7 @@ BUSY_MAX = 32
 # The numbers that gate, in the order of `Entry.gates`; a slot passes where its number is not below the wish's.
 VRAM, CORES, RAM, DISK, ISOLATION, PRICE, BASE_PRICE = range(7)
 NUMBERS = 7
-REGION, TIER, GPU, JOB_KIND, SLICE_SECONDS = range(NUMBERS, NUMBERS + 5)
+REGION, TIER, GPU, JOB_KIND, SLICE_SECONDS, WANTS = range(NUMBERS, NUMBERS + 6)
 
 # (score, negated; what breaks ties, ending in a number of its own; the slot). The smallest is the best.
 Key = tuple[float, tuple[Any, ...], "Entry"]
@@ -35,13 +36,14 @@ TURN = -4
 
 
 class Root(NamedTuple):
-    """What all slots of a leaf have in common: kind and tier, and whose work their owners take."""
+    """What all slots of a leaf have in common: kind and tier, whose work their owners take, what they allow it."""
 
     gpu: bool
     tier: str
     # Empty: all.
     job_kinds: frozenset[str]
     slice_seconds_min: int
+    allows: frozenset[str]
 
 
 class Place(NamedTuple):
@@ -372,6 +374,8 @@ class Leaf:
             return not self.root.job_kinds or wish in self.root.job_kinds
         if gate == SLICE_SECONDS:
             return bool(self.root.slice_seconds_min <= wish)
+        if gate == WANTS:
+            return not list_refused(wish, self.root.allows)
         wanted = wish if self.regions is None else wish & self.regions
         return not wanted <= self.regions_barred
 
@@ -411,6 +415,8 @@ class Plan:
         if shape.gpu:
             self.gates.append((GPU, True))
         self.gates += [(JOB_KIND, shape.job_kind), (SLICE_SECONDS, shape.slice_seconds)]
+        if shape.wants:
+            self.gates.append((WANTS, shape.wants))
         # One byte per leaf, by position, for the first `known` of them.
         self.may_fit = b""
         self.known = 0

@@ -36,6 +36,8 @@ class Shape:
     slice_seconds: int = 0
     # Of a job with a fixed price per slice: what an hour of it comes to before tier and region of a slot.
     base_ceiling_microcredits_per_hour: int | None = None
+    # What owners must allow, in the words of core/jobs/wants.py. Most jobs want nothing.
+    wants: tuple[str, ...] = ()
 
     @property
     def digest(self) -> bytes:
@@ -55,6 +57,7 @@ class Shape:
                 *([] if self.job_kind == DEFAULT_KIND else [f"kind {self.job_kind}"]),
                 *([f"seconds {self.slice_seconds}"] if self.slice_seconds else []),
                 *([] if base is None else [f"base {base}"]),
+                *(["wants", *self.wants] if self.wants else []),
             )
         )
         return hashlib.sha256(text.encode()).digest()
@@ -78,6 +81,7 @@ def to_shape(need: Requirements) -> Shape:
         job_kind=need.job_kind,
         slice_seconds=round_down_seconds(need.slice_seconds),
         base_ceiling_microcredits_per_hour=_step_down(base_ceiling),
+        wants=need.wants,
     )
 
 

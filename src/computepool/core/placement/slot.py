@@ -34,6 +34,8 @@ class Slot:
     job_kinds: frozenset[str] = frozenset()
     # Accounts that may have it, its owner among them: a private pool. None: anybody.
     welcome: frozenset[AccountId] | None = None
+    # Images, hosts and packages that jobs may have, in the words of core/jobs/wants.py.
+    allows: frozenset[str] = frozenset()
 
 
 def tightness(slot: Slot) -> tuple[bool, int, int, int]:

@@ -174,6 +174,7 @@ def _to_message(slots: list[Candidate], pools: list[tuple[Welcome, list[Candidat
         "slots": [_to_row(candidate) for candidate in slots],
         "more": [_to_more(candidate) for candidate in slots],
         "references": [candidate.reference_microcredits_per_hour for candidate in slots],
+        "allows": [sorted(candidate.slot.allows) for candidate in slots],
         "pools": [
             [sorted(map(str, welcome)), [[_to_row(each), _to_more(each)] for each in candidates]]
             for welcome, candidates in pools
@@ -181,10 +182,16 @@ def _to_message(slots: list[Candidate], pools: list[tuple[Welcome, list[Candidat
     }
 
 
+# What stands beside the rows, and what it is where a hub of before told nothing of it.
+_LATER: tuple[tuple[str, Any], ...] = (("more", ()), ("references", 0), ("allows", ()))
+
+
 def _from_message(free: dict[str, Any]) -> Iterable[Candidate]:
-    references = free.get("references", repeat(0))
-    for row, more, reference in zip(free["slots"], free.get("more", repeat(())), references, strict=False):
-        yield replace(_from_row(row, *more), reference_microcredits_per_hour=reference)
+    more, references, allowed = (free.get(name, repeat(none)) for name, none in _LATER)
+    for row, rest, reference, allows in zip(free["slots"], more, references, allowed, strict=False):
+        candidate = _from_row(row, *rest)
+        slot = replace(candidate.slot, allows=frozenset(allows)) if allows else candidate.slot
+        yield replace(candidate, slot=slot, reference_microcredits_per_hour=reference)
     for accounts, rows in free.get("pools", ()):
         welcome = frozenset(AccountId(UUID(each)) for each in accounts)
         for row, more in rows:

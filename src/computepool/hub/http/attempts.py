@@ -21,7 +21,7 @@ from computepool.hub.services import attempts as service
 from computepool.hub.services.attempts import Report
 from computepool.hub.store.attempts import HeldAttempt
 from computepool.wire import attempts as wire
-from computepool.wire.artifacts import Artifact
+from computepool.wire.artifacts import Artifact, Upload
 
 routes = Routes()
 
@@ -163,12 +163,25 @@ async def read_input(call: Call) -> Response:
 
 @routes.add("PUT", "/v1/attempts/{attempt_id}/outputs/{sha256}", Access.NODE, answer=Artifact)
 async def write_output(call: Call) -> Artifact:
-    """Upload one output file."""
+    """Upload one output file, or the rest of it from `Upload-Offset` on."""
     held = await _get_held(call)
     sha256 = call.path["sha256"]
-    size_bytes = await call.hub.blobs.write(sha256, call.stream(), size_bytes_max=call.hub.settings.upload_bytes_max)
+    size_bytes = await call.hub.blobs.write_rest(
+        str(held.id),
+        sha256,
+        call.stream(),
+        offset=_read_offset(call),
+        size_bytes_max=call.hub.settings.upload_bytes_max,
+    )
     await service.record_output(call.hub.pool, held, sha256=sha256, size_bytes=size_bytes)
     return Artifact(sha256=sha256, size_bytes=size_bytes)
+
+
+@routes.add("GET", "/v1/attempts/{attempt_id}/outputs/{sha256}", Access.NODE, answer=Upload)
+async def look_at_output(call: Call) -> Upload:
+    """How much of an upload that was cut has arrived."""
+    held = await _get_held(call)
+    return Upload(arrived_bytes=call.hub.blobs.count_arrived(str(held.id), call.path["sha256"]))
 
 
 @routes.add("POST", "/v1/attempts/{attempt_id}/logs", Access.NODE, query=LogsQuery, answer=wire.LogAnswer)
@@ -180,6 +193,13 @@ async def append_log(call: Call) -> wire.LogAnswer:
         call.hub.pool, call.hub.settings, held, offset=call.query.offset, content=content
     )
     return wire.LogAnswer(next_offset=next_offset)
+
+
+def _read_offset(call: Call) -> int:
+    told = call.find_header(b"upload-offset") or "0"
+    if not told.isdecimal() or len(told) > 18:
+        raise InvalidRequest("Upload-Offset is how many bytes have arrived before.")
+    return int(told)
 
 
 async def _get_held(call: Call) -> HeldAttempt:

@@ -55,7 +55,7 @@ async def enrol_node(call: Call) -> wire.EnrolledNode:
 async def renew_token(call: Call) -> wire.NodeToken:
     """A fresh node token, for a node that proves it holds its private key."""
     hub = call.hub
-    node_id = await service.verify_assertion(hub.pool, hub.keyring, call.body.assertion)
+    node_id = await service.renew_node(hub.pool, hub.keyring, call.body)
     return wire.NodeToken(
         token=service.issue_token(hub.keyring, hub.settings, node_id),
         token_seconds=hub.settings.node_token_seconds,

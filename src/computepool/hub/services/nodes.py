@@ -25,6 +25,7 @@ from computepool.core.errors import (
 )
 from computepool.core.ids import AttemptId, NodeId
 from computepool.core.jobs.lease import next_boot
+from computepool.core.jobs.wants import list_allow_faults
 from computepool.core.market.offers import Offer
 from computepool.core.nodes.slots import cut_into_slots, list_machine_faults
 from computepool.core.nodes.state import NodeState, change_node
@@ -48,7 +49,7 @@ from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.events import NewEvent
 from computepool.hub.store.hub import ChangeKind
 from computepool.hub.store.nodes import Node, OfferedSlot
-from computepool.wire.nodes import EnrolNode
+from computepool.wire.nodes import EnrolNode, RenewToken
 
 ASSERTION_SECONDS_MAX = 60
 _REGION = re.compile(r"[A-Z]{2}\Z")
@@ -81,6 +82,7 @@ async def enrol_node(pool: Pool, settings: HubSettings, caller: AccountCaller, r
         faults.append("name has 1 to 100 characters")
     faults += _list_floor_faults(request.floor_microcredits_per_hour)
     faults += list_hosting_faults(request.hosting)
+    faults += list_allow_faults(request.allows)
     if faults:
         raise InvalidRequest("The node cannot be enrolled: " + "; ".join(faults) + ".")
     async with pool.acquire() as conn, conn.transaction():
@@ -96,6 +98,7 @@ async def enrol_node(pool: Pool, settings: HubSettings, caller: AccountCaller, r
             hardware=msgspec.to_builtins(request.hardware),
             agent_version=request.agent_version[:50],
             floor_microcredits_per_hour=request.floor_microcredits_per_hour,
+            allows=request.allows,
         )
         if node_id is None:
             raise Conflict("This key pair belongs to another or a removed node. Make a new one and enrol again.")
@@ -129,8 +132,24 @@ def issue_token(keyring: Keyring, settings: HubSettings, node_id: NodeId) -> str
     return keyring.sign(claims, typ=NODE_TOKEN_TYPE)
 
 
-async def verify_assertion(pool: Pool, keyring: Keyring, assertion: str) -> NodeId:
-    """The node proves that it holds its private key; nothing else is needed for a new token."""
+async def renew_node(pool: Pool, keyring: Keyring, request: RenewToken) -> NodeId:
+    """The node proves that it holds its private key; nothing else is needed for a new token.
+
+    What its owner allows jobs may have changed since it last said so.
+    """
+    node = await _verify_assertion(pool, keyring, request.assertion)
+    if request.allows is None or set(request.allows) == set(node.allows):
+        return node.id
+    faults = list_allow_faults(request.allows)
+    if faults:
+        raise InvalidRequest("What the node allows cannot be used: " + "; ".join(faults) + ".")
+    async with pool.acquire() as conn, conn.transaction():
+        await node_store.set_allows(conn, id=node.id, allows=request.allows)
+        await hub_store.record_change(conn, ChangeKind.NODE, node.id)
+    return node.id
+
+
+async def _verify_assertion(pool: Pool, keyring: Keyring, assertion: str) -> Node:
     try:
         unverified: dict[str, Any] = jwt.decode(assertion, options={"verify_signature": False})
         node_id = NodeId(UUID(str(unverified["sub"])))
@@ -146,7 +165,7 @@ async def verify_assertion(pool: Pool, keyring: Keyring, assertion: str) -> Node
     claims = decode_token(assertion, key, audience=str(keyring.hub_id), require=("iat", "jti", "iss"))
     if claims["iss"] != str(node_id) or claims["exp"] - claims["iat"] > ASSERTION_SECONDS_MAX:
         raise Unauthenticated("The assertion must be issued by the node itself and live a minute at most.")
-    return node_id
+    return node
 
 
 async def record_boot(

@@ -183,6 +183,7 @@ def _with_ceiling(need: Requirements, ceiling: int) -> Requirements:
         ceiling_microcredits_per_hour=ceiling,
         job_kind=need.job_kind,
         slice_seconds=need.slice_seconds,
+        wants=need.wants,
     )
 
 

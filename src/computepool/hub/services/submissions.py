@@ -33,6 +33,7 @@ from computepool.core.jobs.spec import (
     list_faults,
 )
 from computepool.core.jobs.state import JobState
+from computepool.core.jobs.wants import list_wants
 from computepool.core.ledger import verbs
 from computepool.core.ledger.amount import AMOUNT_MAX
 from computepool.core.ledger.charging import PriceMode
@@ -558,7 +559,13 @@ def _to_spec(request: wire.JobSpec) -> JobSpec:
 
 def _to_requirements(request: wire.JobSpec) -> Requirements:
     fields: tuple[Any, ...] = astuple(request.requirements)
-    return Requirements(*(*fields, request.kind, request.wall_seconds))
+    wants = list_wants(
+        image=request.image,
+        egress=request.egress,
+        packages=request.packages,
+        isolation=request.requirements.isolation,
+    )
+    return Requirements(*(*fields, request.kind, request.wall_seconds, None, wants))
 
 
 def _list_kind_faults(kind: str, prices: PriceBook) -> list[str]:

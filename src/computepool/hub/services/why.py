@@ -17,6 +17,7 @@ from computepool.core.ids import AccountId, JobId, NodeId, SlotName
 from computepool.core.jobs.ending import End, Ended, explain_end
 from computepool.core.jobs.spec import Requirements
 from computepool.core.jobs.state import SliceState
+from computepool.core.jobs.wants import list_refused
 from computepool.core.market.offers import DEFAULT_KIND, Schedule, is_private
 from computepool.core.nodes.state import is_online
 from computepool.core.placement.checks import check_price
@@ -351,7 +352,7 @@ async def _explain_choice(
         fleet_max=FLEET_NODES_MAX,
         limit=SCORED_MAX,
     )
-    fitting = _leave_unpaid_out(fitting, shape, prices)
+    fitting = _leave_out(fitting, shape, prices)
     ranked = rank_candidates(
         [
             make_candidate(
@@ -382,16 +383,18 @@ async def _explain_choice(
     )
 
 
-def _leave_unpaid_out(fitting: Fitting, shape: Shape, prices: PriceBook) -> Fitting:
-    """What a fixed price comes to differs from slot to slot: the database looks at its ceiling alone."""
-    if shape.base_ceiling_microcredits_per_hour is None:
+def _leave_out(fitting: Fitting, shape: Shape, prices: PriceBook) -> Fitting:
+    """What the database does not look at: what a fixed price comes to differs from slot to slot, and what owners
+    allow is said in patterns."""
+    if shape.base_ceiling_microcredits_per_hour is None and not shape.wants:
         return fitting
-    paid = []
+    left = []
     for each in fitting.slots:
         bucket = prices.find_bucket(each.slot, to_speed(each.slot, each.declared_tflops))
-        if check_price(prices.by_hour(shape, bucket), each.floor_microcredits_per_hour) is None:
-            paid.append(each)
-    return replace(fitting, slots=paid, fit_count=fitting.fit_count - len(fitting.slots) + len(paid))
+        is_paid = check_price(prices.by_hour(shape, bucket), each.floor_microcredits_per_hour) is None
+        if is_paid and not list_refused(shape.wants, each.slot.allows):
+            left.append(each)
+    return replace(fitting, slots=left, fit_count=fitting.fit_count - len(fitting.slots) + len(left))
 
 
 def _list_names(fitting: Fitting) -> dict[tuple[NodeId, str], str]:
@@ -432,6 +435,7 @@ def _to_requirements(job: Job, shape: Shape) -> Requirements:
         job_kind=job.spec.get("kind", DEFAULT_KIND),
         slice_seconds=job.wall_seconds,
         slice_price=job.slice_price,
+        wants=shape.wants,
     )
     if job.slice_price is None and need.ceiling_microcredits_per_hour is None:
         return replace(need, ceiling_microcredits_per_hour=shape.ceiling_microcredits_per_hour)

@@ -38,6 +38,8 @@ class Node:
     last_seen_at: datetime | None
     # The least that the owner lends one slot for.
     floor_microcredits_per_hour: int
+    # What jobs may have, in the words of core/jobs/wants.py.
+    allows: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ async def upsert_node(
     hardware: dict[str, Any],
     agent_version: str,
     floor_microcredits_per_hour: int,
+    allows: Sequence[str],
 ) -> NodeId | None:
     """The node's id (the earlier one when the key is known), or None when the key is another owner's."""
     row = await _q.upsert_node(
@@ -91,6 +94,7 @@ async def upsert_node(
         hardware=hardware,
         agent_version=agent_version,
         floor_microcredits_per_hour=floor_microcredits_per_hour,
+        allows=list(allows),
     )
     return NodeId(row["id"]) if row else None
 
@@ -176,6 +180,10 @@ async def list_candidates(conn: Connection, node_ids: Iterable[NodeId]) -> list[
     ]
 
 
+async def set_allows(conn: Connection, *, id: NodeId, allows: Sequence[str]) -> None:
+    await _q.set_allows(conn, id=id, allows=list(allows))
+
+
 async def set_state(conn: Connection, *, id: NodeId, state: NodeState) -> None:
     await _q.set_state(conn, id=id, state=state)
 
@@ -203,11 +211,13 @@ def _to_node(row: Any) -> Node | None:
     values["state"] = NodeState(values["state"])
     values["isolation"] = IsolationLevel(values["isolation"])
     values["past_boot_ids"] = tuple(values["past_boot_ids"])
+    values["allows"] = tuple(values["allows"])
     return Node(**values)
 
 
 def to_slot(row: Any, *, node_id: NodeId, name: str) -> Slot:
-    """From any row that has the columns of `slots`, with its node's region and isolation and its offer's conditions.
+    """From any row that has the columns of `slots`, with its node's region, isolation and allows, and its offer's
+    conditions.
 
     `welcome` is whom it is for, as far as the query tells; null: anybody, or whoever asks.
     """
@@ -226,4 +236,5 @@ def to_slot(row: Any, *, node_id: NodeId, name: str) -> Slot:
         slice_seconds_min=row["slice_seconds_min"],
         job_kinds=frozenset(row["job_kinds"]),
         welcome=None if welcome is None else frozenset(welcome),
+        allows=frozenset(row["allows"]),
     )

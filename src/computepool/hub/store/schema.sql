@@ -646,6 +646,8 @@ CREATE TABLE public.nodes (
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     last_seen_at timestamp with time zone,
     floor_microcredits_per_hour bigint DEFAULT 0 NOT NULL,
+    allows text[] DEFAULT '{}'::text[] NOT NULL,
+    CONSTRAINT nodes_allows_check CHECK (((cardinality(allows) <= 256) AND (array_position(allows, NULL::text) IS NULL))),
     CONSTRAINT nodes_floor_check CHECK ((floor_microcredits_per_hour >= 0))
 );
 CREATE TABLE public.offers (
@@ -1018,8 +1020,10 @@ CREATE TABLE public.shapes (
     job_kind text DEFAULT 'compute'::text NOT NULL,
     slice_seconds integer DEFAULT 0 NOT NULL,
     base_ceiling_microcredits_per_hour bigint,
+    wants text[] DEFAULT '{}'::text[] NOT NULL,
     CONSTRAINT shapes_base_ceiling_check CHECK (((base_ceiling_microcredits_per_hour IS NULL) OR ((base_ceiling_microcredits_per_hour > 0) AND (COALESCE(ceiling_microcredits_per_hour, (0)::bigint) > 0)))),
-    CONSTRAINT shapes_slice_seconds_check CHECK ((slice_seconds >= 0))
+    CONSTRAINT shapes_slice_seconds_check CHECK ((slice_seconds >= 0)),
+    CONSTRAINT shapes_wants_check CHECK (((cardinality(wants) <= 34) AND (array_position(wants, NULL::text) IS NULL)))
 );
 ALTER TABLE public.shapes ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME public.shapes_id_seq

@@ -45,6 +45,7 @@ async def _upsert(conn: Connection, shape: Shape) -> ShapeId:
             job_kind=shape.job_kind,
             slice_seconds=shape.slice_seconds,
             base_ceiling_microcredits_per_hour=shape.base_ceiling_microcredits_per_hour,
+            wants=list(shape.wants),
         )
     )
 
@@ -68,4 +69,5 @@ def to_shape(row: Any) -> Shape:
         job_kind=row["job_kind"],
         slice_seconds=row["slice_seconds"],
         base_ceiling_microcredits_per_hour=row["base_ceiling_microcredits_per_hour"],
+        wants=tuple(row["wants"]),
     )

@@ -140,6 +140,7 @@ async def list_slot_classes(
         account_id=account_id,
         job_kind=shape.job_kind,
         slice_seconds=shape.slice_seconds,
+        has_wants=bool(shape.wants),
         isolation=shape.isolation,
         vram_bytes=shape.vram_bytes,
         vram_step=steps.vram_bytes,

@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 
 from computepool.node.sandbox import syscalls
 from computepool.node.sandbox.disk import MOUNT_ROOT
@@ -30,16 +29,6 @@ COPY_BYTES = 65_536
 def plan_network(name: str) -> str:
     """The file by which the job's network is kept and found."""
     return os.path.join(MOUNT_ROOT, f"{name}-net")
-
-
-def is_allowed(target: str, patterns: Sequence[str]) -> bool:
-    """Whether host:port fits one of the patterns; `*` stands for any part of a host name, never for a port."""
-    host, _, port = target.lower().rpartition(":")
-    for pattern in patterns:
-        wanted_host, _, wanted_port = pattern.lower().rpartition(":")
-        if port == wanted_port and fnmatchcase(host, wanted_host):
-            return True
-    return False
 
 
 class Gate:

@@ -12,6 +12,7 @@ import signal
 import socket
 from collections.abc import Sequence
 
+from computepool.core.jobs.wants import is_host_allowed
 from computepool.node.sandbox.egress import (
     CONNECT_SECONDS_MAX,
     CONNECTIONS_MAX,
@@ -19,7 +20,6 @@ from computepool.node.sandbox.egress import (
     HEAD_BYTES_MAX,
     HEAD_SECONDS_MAX,
     IDLE_SECONDS_MAX,
-    is_allowed,
 )
 
 # Looked for late, by asyncio and by name lookup, when there is no right to read them any more.
@@ -57,7 +57,7 @@ async def _attend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ta
         writer.write(b"HTTP/1.1 405 Only CONNECT\r\n\r\n")
         return
     host, port = match[1].decode("ascii"), int(match[2])
-    if not is_allowed(f"{host}:{port}", targets):
+    if not is_host_allowed(f"{host}:{port}", targets):
         writer.write(b"HTTP/1.1 403 Not on the list of this job\r\n\r\n")
         return
     address = await choose_address(host, port, targets)

@@ -45,7 +45,7 @@ SELECT array_agg(DISTINCT account_id) AS account_ids
 -- place among those given. A ceiling is what an hour there may cost, of a fixed price too. Live attempts are found through their partial indexes. A fleet of more nodes than fleet_max
 -- is looked at in part. What is kept for a private pool or closed at this hour is no supply.
 WITH lent AS MATERIALIZED (
-    SELECT n.id, n.account_id, n.region, n.isolation, n.floor_microcredits_per_hour,
+    SELECT n.id, n.account_id, n.region, n.isolation, n.allows, n.floor_microcredits_per_hour,
            coalesce(o.seconds_min, 0) AS slice_seconds_min, coalesce(o.kinds, '{}') AS job_kinds
       FROM nodes n LEFT JOIN offers o ON o.node_id = n.id
       LEFT JOIN unnest(:closed_hours::bytea[], :closed_zones::text[]) AS c (hours, zone)
@@ -56,7 +56,7 @@ WITH lent AS MATERIALIZED (
 links AS (SELECT * FROM unnest(:linked_ids::uuid[], :group_ids::uuid[]) AS l (account_id, group_id)),
 slots_in_use AS (
     SELECT s.kind, s.tier, n.region, s.vram_bytes, s.cores, s.ram_bytes, s.disk_bytes, n.isolation,
-           n.floor_microcredits_per_hour, n.slice_seconds_min, n.job_kinds, w.account_id AS watched_id,
+           n.floor_microcredits_per_hour, n.slice_seconds_min, n.job_kinds, n.allows, w.account_id AS watched_id,
            a.job_id IS NOT NULL AS busy, a.expected_seconds,
            sh.ceiling_microcredits_per_hour, sh.base_ceiling_microcredits_per_hour,
            coalesce(coalesce(own.group_id, n.account_id) = coalesce(its.group_id, j.account_id), false) AS own,
@@ -88,7 +88,7 @@ in_buckets AS (
         ON p.tier = u.bucket_tier AND p.region = u.bucket_region)
 SELECT u.place::integer AS place, grouping(u.busy) = 0 AS by_use, grouping(u.kind) = 0 AS by_class,
        u.kind, u.tier, u.region, u.busy, u.own, u.ceiling AS ceiling_microcredits_per_hour, u.watched_id,
-       u.job_kinds, min(u.slice_seconds_min) AS slice_seconds_min, NULL::uuid[] AS welcome,
+       u.job_kinds, u.allows, min(u.slice_seconds_min) AS slice_seconds_min, NULL::uuid[] AS welcome,
        max(u.vram_bytes) AS vram_bytes, max(u.cores) AS cores, max(u.ram_bytes) AS ram_bytes,
        max(u.disk_bytes) AS disk_bytes, max(u.isolation) AS isolation,
        count(*) AS slot_count,
@@ -96,7 +96,7 @@ SELECT u.place::integer AS place, grouping(u.busy) = 0 AS by_use, grouping(u.kin
        coalesce(sum(u.expected_seconds), 0)::bigint AS expected_seconds
   FROM in_buckets u
  GROUP BY GROUPING SETS (
-    (u.place, u.busy, u.own, u.ceiling), (u.place, u.kind, u.tier, u.region, u.job_kinds), (u.place, u.watched_id));
+    (u.place, u.busy, u.own, u.ceiling), (u.place, u.kind, u.tier, u.region, u.job_kinds, u.allows), (u.place, u.watched_id));
 
 -- name: list_deals
 -- What ended and was paid for in a span of time, by bucket, by steps of half a percent of the price (told by the highest

@@ -66,8 +66,8 @@ SELECT node_id, memory_bytes, flops_per_second, coalesce(bytes_per_second, measu
 -- name: list_free_pnodes
 -- Slots that could take a seat now, by the terms of their owners. Busy ones are found through attempts_live_slot_idx.
 SELECT s.node_id, s.name, s.kind, s.tier, s.vram_bytes, s.cores, s.ram_bytes, s.disk_bytes, s.speed_tflops, n.region,
-       n.isolation, n.floor_microcredits_per_hour, n.account_id, n.name AS node_name, p.numeric_class, p.memory_bytes,
-       p.flops_per_second, coalesce(p.bytes_per_second, p.measured_bytes_per_second) AS bytes_per_second,
+       n.isolation, n.allows, n.floor_microcredits_per_hour, n.account_id, n.name AS node_name, p.numeric_class,
+       p.memory_bytes, p.flops_per_second, coalesce(p.bytes_per_second, p.measured_bytes_per_second) AS bytes_per_second,
        p.latency_seconds, p.address, r.finished, r.failed, r.faults_running, r.counted_at,
        coalesce(o.seconds_min, 0) AS slice_seconds_min, coalesce(o.kinds, '{}') AS job_kinds, NULL::uuid[] AS welcome,
        coalesce((SELECT sum(d.size_bytes) FROM unnest(:data_sha256s::bytea[], :data_sizes::bigint[])

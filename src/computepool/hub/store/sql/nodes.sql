@@ -2,12 +2,12 @@
 -- Enrolling again with the same key pair is the same node; another owner cannot take it over. An agent that names no
 -- floor leaves the one that its owner has set since: a restart must not lend a machine for nothing.
 INSERT INTO nodes (id, account_id, name, public_key, synthetic, isolation, region, hardware, agent_version,
-                   floor_microcredits_per_hour)
+                   floor_microcredits_per_hour, allows)
 VALUES (:id, :account_id, :name, :public_key, :synthetic, :isolation, :region, :hardware, :agent_version,
-        :floor_microcredits_per_hour)
+        :floor_microcredits_per_hour, :allows::text[])
 ON CONFLICT (public_key) DO UPDATE
    SET name = excluded.name, isolation = excluded.isolation, region = excluded.region, hardware = excluded.hardware,
-       agent_version = excluded.agent_version, synthetic = excluded.synthetic,
+       agent_version = excluded.agent_version, synthetic = excluded.synthetic, allows = excluded.allows,
        floor_microcredits_per_hour = coalesce(nullif(excluded.floor_microcredits_per_hour, 0),
                                               nodes.floor_microcredits_per_hour)
  WHERE nodes.account_id = excluded.account_id AND nodes.state <> 'removed'
@@ -46,7 +46,7 @@ SELECT * FROM nodes
 
 -- name: list_candidates
 -- With the conditions of their offers; nearly all nodes have none. Busy slots are found through attempts_live_slot_idx.
-SELECT s.*, n.region, n.isolation, n.account_id AS owner_id, n.floor_microcredits_per_hour, o.hours, o.zone,
+SELECT s.*, n.region, n.isolation, n.allows, n.account_id AS owner_id, n.floor_microcredits_per_hour, o.hours, o.zone,
        coalesce(o.seconds_min, 0) AS slice_seconds_min, coalesce(o.kinds, '{}') AS job_kinds,
        CASE WHEN o.audience <> 'anyone' THEN n.account_id || o.named END AS welcome,
        EXISTS (SELECT 1 FROM attempts a WHERE a.node_id = s.node_id AND a.slot = s.name
@@ -56,6 +56,9 @@ SELECT s.*, n.region, n.isolation, n.account_id AS owner_id, n.floor_microcredit
 
 -- name: lock_node^
 SELECT * FROM nodes WHERE id = :id FOR UPDATE;
+
+-- name: set_allows!
+UPDATE nodes SET allows = :allows::text[] WHERE id = :id;
 
 -- name: set_state!
 UPDATE nodes SET state = :state WHERE id = :id;

@@ -6,11 +6,11 @@
 -- spot, spot (but not in a private pool); of its own account nothing. A fixed price is compared with what it asks before
 -- tier and region.
 -- What the owner asks of a job is told as far as the request fails it: other kinds, longer slices, a private pool (an
--- empty list of whom it is for).
+-- empty list of whom it is for). What the owner allows is told to a request that wants something.
 -- A node's name and its last call are told only to its owner (to an operator, viewer_id null, all are).
 -- Busy slots are found through attempts_live_slot_idx. A fleet beyond fleet_max is looked at in part.
 WITH fleet AS (
-    SELECT t.*, n.region, n.isolation, n.state, n.last_seen_at, n.account_id, n.name AS node_name,
+    SELECT t.*, n.region, n.isolation, n.allows, n.state, n.last_seen_at, n.account_id, n.name AS node_name,
            n.account_id = :account_id::uuid AS own,
            CASE WHEN n.account_id = :account_id::uuid THEN 0 ELSE n.floor_microcredits_per_hour END AS floor,
            o.hours, o.zone, o.seconds_min, o.kinds, o.audience, o.named
@@ -70,6 +70,7 @@ SELECT s.kind, s.tier, s.region, least(s.isolation, :isolation::isolation_level)
        CASE WHEN s.by_spot THEN s.bucket_tier END AS spot_tier,
        CASE WHEN s.by_spot THEN s.bucket_region END AS spot_region,
        CASE WHEN s.by_spot THEN s.spot END AS spot_microcredits_per_hour,
+       CASE WHEN :has_wants::boolean THEN s.allows ELSE '{}' END AS allows,
        count(*) AS slot_count, count(a.id) AS busy_count,
        min(s.node_name) FILTER (WHERE :viewer_id::uuid IS NULL OR s.account_id = :viewer_id::uuid) AS node_name,
        max(s.last_seen_at) FILTER (WHERE :viewer_id::uuid IS NULL OR s.account_id = :viewer_id::uuid) AS last_seen_at,
@@ -78,7 +79,7 @@ SELECT s.kind, s.tier, s.region, least(s.isolation, :isolation::isolation_level)
   LEFT JOIN unnest(:closed_hours::bytea[], :closed_zones::text[], :closed_opens_at::timestamptz[])
             AS c (hours, zone, opens_at) ON c.hours = s.hours AND c.zone = s.zone
   LEFT JOIN attempts a ON a.node_id = s.node_id AND a.slot = s.name AND a.state IN ('leased', 'running')
- GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17 LIMIT :limit_count::bigint;
+ GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18 LIMIT :limit_count::bigint;
 
 -- name: list_first_slices
 -- The first slice of each state, tried or not; or the one asked for. One pass over the job's part of the primary key.
@@ -131,7 +132,7 @@ WITH looked_at AS (
     UNION
     (SELECT id FROM nodes WHERE state <> 'removed' LIMIT :fleet_max::bigint)),
 fleet AS (
-    SELECT t.*, n.region, n.isolation, n.account_id, n.name AS node_name,
+    SELECT t.*, n.region, n.isolation, n.allows, n.account_id, n.name AS node_name,
            CASE WHEN n.account_id = :account_id::uuid THEN 0 ELSE n.floor_microcredits_per_hour END
                AS floor_microcredits_per_hour,
            coalesce(o.seconds_min, 0) AS slice_seconds_min, coalesce(o.kinds, '{}') AS job_kinds,
@@ -181,7 +182,7 @@ fitting AS (
        AND f.slice_seconds_min <= :slice_seconds::integer
        AND (f.job_kinds = '{}' OR :job_kind::text = ANY(f.job_kinds)))
 SELECT f.node_id, f.name, f.kind, f.tier, f.vram_bytes, f.cores, f.ram_bytes, f.disk_bytes, f.region, f.isolation,
-       f.slice_seconds_min, f.job_kinds, NULL::uuid[] AS welcome,
+       f.slice_seconds_min, f.job_kinds, f.allows, NULL::uuid[] AS welcome,
        f.speed_tflops, f.floor_microcredits_per_hour, f.spot AS spot_microcredits_per_hour, f.finished, f.failed, f.faults_running, f.counted_at,
        CASE WHEN :viewer_id::uuid IS NULL OR f.account_id = :viewer_id::uuid THEN f.node_name END AS node_name,
        EXISTS (SELECT 1 FROM attempts a WHERE a.node_id = f.node_id AND a.slot = f.name
@@ -198,7 +199,7 @@ SELECT f.node_id, f.name, f.kind, f.tier, f.vram_bytes, f.cores, f.ram_bytes, f.
 -- name: list_attempts
 -- Newest first, with the slot as it is today; it is gone when the node was enrolled anew with other hardware.
 SELECT a.id, a.number, a.node_id, a.slot, a.state, a.leased_at, a.started_at, a.finished_at, a.run_seconds,
-       a.exit_code, a.cause, a.message, a.memory_bytes_peak, n.region, n.isolation,
+       a.exit_code, a.cause, a.message, a.memory_bytes_peak, n.region, n.isolation, n.allows,
        CASE WHEN :viewer_id::uuid IS NULL OR n.account_id = :viewer_id::uuid THEN n.name END AS node_name,
        s.kind, s.tier, s.vram_bytes, s.cores, s.ram_bytes, s.disk_bytes,
        CASE WHEN n.account_id = :account_id::uuid THEN 0 ELSE n.floor_microcredits_per_hour END
