@@ -122,7 +122,7 @@ def load_site(folder: str) -> Site | None:
                 f"COMPUTEPOOL_HUB_SITE_DIR is {folder}, where no {LIST_NAME} is. Build the site (make web), or leave "
                 "the setting out."
             )
-        log.info("site_absent hint='make web'")
+        log.info("site_absent hint='make web (Node 20.9 or newer, with npm), or a wheel that has it inside'")
         return None
     try:
         packed = msgspec.json.decode(listed.read_bytes(), type=PackedSite)
@@ -168,6 +168,6 @@ def _send(file: SiteFile, scope: Scope, *, status: int = 200) -> Response:
 
 async def _is_operator(hub: Hub, scope: Scope) -> bool:
     try:
-        return Role.OPERATOR in (await hub.callers.get_account(read_credential(scope))).roles
+        return Role.OPERATOR in (await hub.callers.get_account(read_credential(hub, scope))).roles
     except ComputePoolError:
         return False
