@@ -83,7 +83,7 @@ class Site:
             query = scope["query_string"].decode("latin-1")
             # Without a host, so that it holds behind any proxy.
             target = f"{path}/" + (f"?{query}" if query else "")
-            return Response(status_code=308, headers={"Location": target, **_SAFE})
+            return Response(status_code=308, headers={"Location": target, **SAFE_HEADERS})
         # A person who followed a link gets a page; programs get the API's own words.
         is_person = "text/html" in (find_header(scope, b"accept") or "")
         return self._send_missing(scope) if is_person and not path.startswith(OWN_FILES) else None
@@ -93,7 +93,7 @@ class Site:
         return _send(missing, scope, status=404) if missing else Response("not found\n", status_code=404)
 
 
-_SAFE = {
+SAFE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "X-Frame-Options": "DENY",
@@ -140,7 +140,7 @@ def _read(root: Path, packed: PackedFile) -> SiteFile:
     gzipped = beside.read_bytes() if beside.exists() else None
     if gzipped is not None and gzip.decompress(gzipped) != content:
         raise OSError(f"{beside.name} is of another build than {packed.file}")
-    headers = {**_SAFE, "Cache-Control": IMMUTABLE if packed.immutable else REVALIDATED}
+    headers = {**SAFE_HEADERS, "Cache-Control": IMMUTABLE if packed.immutable else REVALIDATED}
     if packed.media_type.startswith("text/html"):
         headers["Content-Security-Policy"] = say_policy(packed.script_hashes)
     if gzipped is not None:
