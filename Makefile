@@ -145,7 +145,7 @@ bench/sandbox: setup ## Starting Python behind each sandbox, and every known way
 	@$(BIN)/python -m benchmarks.sandbox $(ARGS)
 bench/agent: setup ## What an idle agent takes, and how soon the machine is its owner's again, 50 times (root)
 	@$(BIN)/python -m benchmarks.agent $(ARGS)
-bench/web: setup web ## The dashboard: weight of the first page, frames a second with 10,000 nodes, what axe finds
+bench/web: setup web ## The dashboard: weight of the first page, frames a second with 10,000 nodes, how soon news are on the map, what axe finds
 	@$(BIN)/python -m benchmarks.web $(ARGS)
 bench/all: setup ## All of them one after the other (40 minutes), then the page docs/reference/performance.md
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --out benchmarks/results/$$name.json $(ARGS); done

@@ -6,6 +6,7 @@ import re
 
 from playwright.sync_api import expect
 
+from tests.support.held_transaction import hold_transaction
 from tests.support.web_stage import await_quiet, wait_until
 
 SLOW = """
@@ -224,6 +225,31 @@ def test_what_happens_is_on_the_map_at_once(stage, visitor) -> None:
     wait_until(page, "document.querySelector('canvas[role=img]')?.ariaLabel.includes(' 0 slices running')")
     page.get_by_role("button", name="Graph").click()
     expect(page.get_by_role("img", name=re.compile("^Graph of"))).to_be_visible()
+
+
+def test_a_long_write_transaction_elsewhere_freezes_no_page(stage, visitor) -> None:
+    """The short form of a minute: it is held until the page has seen that it is there, and then a job goes by."""
+    window = visitor()
+    grid, jobs = window.open("/"), visitor(stage.people["Dana"]).open("/jobs/")
+    for page in (grid, jobs):
+        page.wait_for_selector("[data-live=live]")
+    grid.wait_for_selector("canvas[role=img]")
+    # Pages that are not sure ask again and again; this one gets no answer and has the stream alone.
+    grid.route("**/v1/public/mesh", lambda route: route.abort())
+    with hold_transaction(stage.dsn):
+        # What is older than the transaction cannot be told from what it holds up, and the page says so.
+        jobs.wait_for_selector("[data-live=old]", timeout=60_000)
+        job = stage.submit(name="beside a transaction", command=["sleep", "4"])
+        wait_until(
+            grid,
+            "/[1-9]\\d* slices? running/.test(document.querySelector('canvas[role=img]')?.ariaLabel)",
+            seconds=60,
+        )
+        row = jobs.get_by_role("row").filter(has_text="beside a transaction")
+        expect(row.get_by_text("succeeded")).to_be_visible(timeout=60_000)
+        assert stage.await_job(job)["state"] == "succeeded"
+    jobs.wait_for_selector("[data-live=live]", timeout=60_000)
+    window.faults.clear()
 
 
 def test_a_page_says_when_it_is_not_live_and_heals(stage, visitor) -> None:
