@@ -12,18 +12,17 @@ time are of this machine's clock.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import re
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.tables import Report, median, quantile
 from computepool.cli.demo_grid import OWNERS
+from tests.support.apart import run_apart
 from tests.support.protocol_node import ProtocolNode
 from tests.support.web_stage import (
     SUBMITTER,
@@ -216,9 +215,7 @@ def join_once(stage: WebStage, owner: Any, name: str) -> float:
         created_at: str = stage.call(owner, "GET", f"/v1/nodes/{node.node_id}")["created_at"]
         return datetime.fromisoformat(created_at).timestamp()
 
-    # Playwright has the loop of this thread.
-    with ThreadPoolExecutor(1) as apart:
-        return apart.submit(asyncio.run, join()).result(SIGHT_SECONDS_MAX)
+    return run_apart(join())
 
 
 def count_serious(stage: WebStage, browser: Browser, report: Report) -> int:

@@ -43,12 +43,12 @@ class StagedRun:
 
     def await_step(self, step: int, *, epoch: int = 1) -> int:
         """The step that was reached, at work in this epoch or a later one."""
-        detail = self.stage.wait_for(
-            self.get,
-            lambda found: found["run"]["step"] >= step and found["run"]["epoch"] >= epoch,
-            seconds=WAIT_SECONDS,
-        )
-        return int(detail["run"]["step"])
+
+        def is_there(detail: dict[str, Any]) -> bool:
+            run = detail["run"]
+            return bool(run["step"] >= step and run["epoch"] >= epoch and run["state"] == "running")
+
+        return int(self.stage.wait_for(self.get, is_there, seconds=WAIT_SECONDS)["run"]["step"])
 
     def find_host(self, seat: str) -> HostingAgent:
         """Whose machine fills the seat."""
