@@ -90,6 +90,7 @@ def open_stage(folder: Path, *, dsn: str | None = None, **settings: object) -> I
         "rpc_port": free_port(),
         **settings,
     }
+    folder.mkdir(exist_ok=True)
     with ExitStack() as stack:
         hub = HubProcess(dsn=dsn, data_dir=folder, port=free_port(), **options)  # type: ignore[arg-type]
         stack.callback(hub.stop)
