@@ -13,11 +13,13 @@ import { useLive, usePoll } from "@/ui/providers";
 import { Table } from "@/ui/table";
 import { complain, say } from "@/ui/toasts";
 import { useIdParam } from "@/ui/use-query-param";
-import { mergeLines, thin } from "./run.model";
+import { mergeLines, pickMarks, thin } from "./run.model";
 import { VNodeGraph } from "./vnode-graph";
 
 const ENDED = new Set(["succeeded", "failed", "stopped"]);
 const POINTS_MAX = 600;
+const MARKS_MAX = 40;
+const ROUTINE_MARKS_MAX = 5;
 const MARK_COLOURS: Record<string, string> = { failure: "var(--bad)", recovery: "var(--ok)", placement: "var(--busy)" };
 
 export function RunPage() {
@@ -191,7 +193,7 @@ function Graph({ detail }: { detail: RunDetail }) {
 }
 
 function Marks({ lines }: { lines: RunLine[] }) {
-  const marks = lines.filter((line) => line.kind !== "step").slice(-40).reverse();
+  const marks = useMemo(() => pickMarks(lines, MARKS_MAX, ROUTINE_MARKS_MAX), [lines]);
   return (
     <Card title="What happened" flush>
       {marks.length ? (
