@@ -18,9 +18,11 @@ $(READY): pyproject.toml constraints.txt scripts/setup.sh
 	@bash scripts/setup.sh "$(VENV)"
 	@touch $@
 
+WITHOUT_SITE := The dashboard is not built here, and the demo runs without it. To get it: install Node 20.9 or newer with npm and run make web.
+
 .PHONY: demo
 demo: setup ## A whole grid on this machine: hub, five synthetic nodes, jobs to look at (ARGS=--once: run and end)
-	@command -v npm >/dev/null && $(MAKE) -s web || echo "The dashboard is not built (make web needs Node 20.9 or newer); the demo runs without it."
+	@command -v npm >/dev/null && $(MAKE) -s web || echo "$(WITHOUT_SITE)"
 	@$(BIN)/computepool demo $(ARGS)
 
 .PHONY: dev
@@ -75,6 +77,10 @@ $(SITE): $(READY) web/node_modules/.ready docs/reference/openapi.json scripts/pa
 	@cd web && npm run --silent generate >/dev/null && NEXT_TELEMETRY_DISABLED=1 npm run --silent build >build.log 2>&1 || { cat build.log >&2; exit 1; }
 	@$(BIN)/python scripts/pack_site.py web/out
 	@touch $@
+
+.PHONY: wheel
+wheel: setup web ## The package with the dashboard inside, for machines without Node: dist/computepool-*.whl
+	@$(BIN)/python scripts/build_wheel.py
 
 .PHONY: web/check
 web/check: web/node_modules/.ready ## Types, style and pure models of the dashboard
@@ -147,7 +153,7 @@ bench/sandbox: setup ## Starting Python behind each sandbox, and every known way
 	@$(BIN)/python -m benchmarks.sandbox $(ARGS)
 bench/agent: setup ## What an idle agent takes, and how soon the machine is its owner's again, 50 times (root)
 	@$(BIN)/python -m benchmarks.agent $(ARGS)
-bench/web: setup web ## The dashboard: weight of the first page, frames a second with 10,000 nodes, what axe finds
+bench/web: setup web ## The dashboard: weight of the first page, frames a second with 10,000 nodes, how soon news are on the map, what axe finds
 	@$(BIN)/python -m benchmarks.web $(ARGS)
 bench/all: setup ## All of them one after the other (40 minutes), then the page docs/reference/performance.md
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --out benchmarks/results/$$name.json $(ARGS); done

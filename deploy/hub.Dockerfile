@@ -10,7 +10,8 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/computepool
 WORKDIR /source
-# Only what the package is made of: nothing else of the working tree can get into the image.
+# Only what the package is made of: nothing else of the working tree can get into the image. The dashboard is part of
+# it if `make web` was run before.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src ./src
 # The versions that the tests ran with.
@@ -31,8 +32,8 @@ ENV PATH=/opt/computepool/bin:/usr/bin:/bin \
     COMPUTEPOOL_HUB_HOST=0.0.0.0 \
     COMPUTEPOOL_HUB_DATA_DIR=/data
 USER computepool
-# Files by their hash and, without DATABASE_URL, the embedded database.
-VOLUME /data
+# /data holds files by their hash and, without DATABASE_URL, the embedded database: mount a volume there. It is not
+# declared as one, because Railway refuses images that do; compose.yaml names it.
 EXPOSE 8000
 # Ready means: the database answers and the hub is not shutting down.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \

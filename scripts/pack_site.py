@@ -3,6 +3,7 @@ page the hashes of the scripts that stand in it.
 
     python scripts/pack_site.py web/out                  into src/computepool/hub/site, for the wheel
     python scripts/pack_site.py web/out --to /srv/site   elsewhere, for COMPUTEPOOL_HUB_SITE_DIR
+    ... --nginx /etc/frontend/policies.conf              and the hashes as a map for deploy/frontend.nginx.conf
 """
 
 from __future__ import annotations
@@ -103,12 +104,23 @@ def pack(source: Path, target: Path) -> tuple[int, list[str]]:
     return len(files), faults
 
 
+def render_nginx_map(site: Path) -> str:
+    """By file the hashes of its scripts, for a policy that nginx writes."""
+    files = json.loads((site / "site.json").read_text())["files"]
+    hashes = {each["file"]: " ".join(f"'{one}'" for one in each.get("script_hashes", ())) for each in files}
+    lines = [f'    "/{name}" "{text}";' for name, text in hashes.items() if text]
+    return "\n".join(["map $uri $script_hashes {", '    default "";', *lines, "}", ""])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, help="Next's output folder")
     parser.add_argument("--to", type=Path, default=TARGET)
+    parser.add_argument("--nginx", type=Path, help="write the hashes of scripts here, too, as a map of nginx")
     options = parser.parse_args()
     count, faults = pack(options.source, options.to)
+    if options.nginx and count:
+        options.nginx.write_text(render_nginx_map(options.to))
     for fault in faults:
         print(f"error: {fault}", file=sys.stderr)
     print(f"{count} files in {options.to}")

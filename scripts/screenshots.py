@@ -8,9 +8,18 @@ They are made to be looked at: a test cannot tell whether a page is a pleasure.
 from __future__ import annotations
 
 import argparse
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from computepool.hub.store.embedded import EmbeddedPostgres
+from tests.support.apart import run_apart
+from tests.support.bugged_nodes import bug_node
+from tests.support.earnings import insert_held_pay
+from tests.support.people import sign_up
+from tests.support.staged_run import StagedRun, open_run
 from tests.support.web_stage import (
     SUBMITTER,
     WebStage,
@@ -28,6 +37,8 @@ if TYPE_CHECKING:
 LOOKS = {"light": {}, "dark": {"dark": True}, "phone": {"phone": True}}
 # What moves needs a moment to be seen moving: arcs, pulses, a line of a log.
 SETTLE_MILLISECONDS = 1_500
+# Pages on which the network is seen at work; it is stopped before the others.
+WITH_A_RUN = ("grid", "networks", "run")
 RENDER = """
 import random, time
 for frame in range(280):
@@ -59,6 +70,32 @@ def set_the_scene(stage: WebStage) -> dict[str, str]:
     return made
 
 
+def trouble(stage: WebStage, run: StagedRun) -> None:
+    """A machine under the network dies; somebody doubts a payment; a node has computed wrongly."""
+    run.await_step(150)
+    run.find_host(run.get()["seats"][-1]["seat"]).cut_power()
+    run.await_step(run.await_step(1, epoch=2) + 150, epoch=2)
+    assert stage.dsn is not None
+    owner, doubter = sign_up(stage.url, "Omar"), sign_up(stage.url, "Mira")
+    pay = run_apart(insert_held_pay(stage.dsn, owner.account_id, doubter.account_id))
+    doubt = {"job_id": str(pay.job_id), "slice_index": 0, "reason": "Every frame of the rendering is black."}
+    stage.call(doubter, "POST", "/v1/credits/disputes", json=doubt)
+    chen = stage.people["Chen"]
+    node = stage.call(chen, "GET", "/v1/nodes")["nodes"][0]
+    run_apart(bug_node(stage.dsn, node["id"], chen.account_id, wrong=2))
+
+
+@contextmanager
+def open_database(folder: Path) -> Iterator[str]:
+    """Of our own, so that what no page can bring about may be written into it."""
+    server = EmbeddedPostgres(folder / "database")
+    dsn = asyncio.run(server.start())
+    try:
+        yield dsn
+    finally:
+        asyncio.run(server.stop())
+
+
 def shoot(stage: WebStage, browser: Browser, name: str, path: str, who: object, folder: Path) -> None:
     for look, options in LOOKS.items():
         with visit(stage, browser, who, **options) as visitor:  # type: ignore[arg-type]
@@ -77,14 +114,23 @@ def main() -> None:
     parser.add_argument("--page", action="append", help="only this one; repeatable")
     options = parser.parse_args()
     options.to.mkdir(parents=True, exist_ok=True)
-    with stage_folder() as folder, open_stage(folder) as stage, open_browser() as browser:
+    with (
+        stage_folder() as folder,
+        open_database(folder) as dsn,
+        open_stage(folder / "hub", dsn=dsn) as stage,
+        open_browser() as browser,
+    ):
         jobs = set_the_scene(stage)
-        pages = list_pages(stage)
-        pages |= {name: (f"/job/?id={job}", stage.people[SUBMITTER]) for name, job in jobs.items()}
-        del pages["job"]
-        for name, (path, who) in pages.items():
-            if not options.page or name in options.page:
-                shoot(stage, browser, name, path, who, options.to)
+        with open_run(stage, folder / "hub") as run:
+            trouble(stage, run)
+            pages = list_pages(stage)
+            pages |= {name: (f"/job/?id={job}", stage.people[SUBMITTER]) for name, job in jobs.items()}
+            del pages["job"]
+            wanted = [name for name in pages if not options.page or name in options.page]
+            for name in sorted(wanted, key=lambda name: name not in WITH_A_RUN):
+                if name not in WITH_A_RUN:
+                    run.stop()
+                shoot(stage, browser, name, *pages[name], options.to)
     print(f"Look at them: {options.to}")
 
 

@@ -117,6 +117,7 @@ MATRIX: dict[str, Row] = {
     "GET /v1/operator/overview": Row(OPERATOR),
     "GET /v1/operator/history": Row(OPERATOR),
     "GET /v1/operator/events": Row(OPERATOR),
+    "GET /v1/operator/bugged-nodes": Row(OPERATOR),
     "POST /v1/demo/nodes/{name}/unplug": Row(ACCOUNT, body={"seconds": 0}),
     "GET /v1/market/rate-card": Row(PUBLIC),
     "GET /v1/market/spot": Row(PUBLIC),

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
 from computepool.core.live.leaderboard import Measure, Period
 from computepool.sdk import Client
+from tests.support.bugged_nodes import bug_node
 from tests.support.hub_process import SHORT_LEASE_SECONDS, HubProcess
 from tests.support.people import sign_in_operator, sign_up
 from tests.support.protocol_node import ProtocolNode
@@ -87,6 +89,38 @@ async def test_one_paid_job_is_seen_in_every_room(start_hub):
 
     await see_titles_and_leaders(hub, submitter, owner)
     await node.close()
+
+
+async def test_an_operator_sees_which_nodes_computed_wrongly_and_what(hub, dsn, operator, owner):
+    names = ("bad-ram", "overclocked", "honest")
+    nodes = {}
+    for name in names:
+        nodes[name] = ProtocolNode([hub.url], owner, name=name)
+        await nodes[name].enrol()
+        await nodes[name].close()
+    first_run = await bug_node(dsn, nodes["bad-ram"].node_id, owner.account_id, wrong=2)
+
+    def ask(query: str = "") -> Any:
+        answer = httpx.get(f"{hub.url}/v1/operator/bugged-nodes{query}", headers=operator.headers, timeout=30)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    [bad] = ask()["nodes"]
+    assert (bad["node_name"], bad["owner_id"], bad["run_id"]) == ("bad-ram", owner.account_id, first_run)
+    assert bad["until"] > bad["bugged_at"]
+    # Newest first.
+    assert [(each["from_step"], each["until_step"]) for each in bad["evidence"]] == [(10, 20), (0, 10)]
+    assert {(each["witness_count"], each["message"]) for each in bad["evidence"]} == {(2, "other bits")}
+    conn = await asyncpg.connect(dsn)
+    await conn.execute("DELETE FROM run_audits")
+    await conn.close()
+    await bug_node(dsn, nodes["overclocked"].node_id, owner.account_id, wrong=0)
+    page = ask("?limit=1")
+    assert [each["node_name"] for each in page["nodes"]] == ["overclocked"]
+    rest = ask(f"?limit=1&cursor={page['cursor']}")
+    assert [(each["node_name"], each["evidence"]) for each in rest["nodes"]] == [("bad-ram", [])]
+    assert ask(f"?limit=1&cursor={rest['cursor']}")["nodes"] == []
+    assert httpx.get(f"{hub.url}/v1/operator/bugged-nodes", headers=owner.headers).status_code == 403
 
 
 def httpx_list(hub_url: str, operator, words: str) -> list[dict[str, Any]]:

@@ -24,6 +24,8 @@ from tests.support.people import sign_in_operator, sign_up
 
 SCRIPT = "self.__next_f=[];\nself.__next_f.push([1,'<\\/script>'])"
 PAGE = f"<!doctype html><html><head><script src='/_next/static/a.js'></script></head><body><script>{SCRIPT}</script>"
+# Where the same pages are served by somebody else, who calls the hub by its own name.
+ELSEWHERE_SERVED = "https://dashboard.example"
 DATA_BLOCK = "<script type='application/json'>{}</script>"
 
 
@@ -51,7 +53,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(folder: Path, postgres) -> Iterator[HubProcess]:
-    hub = HubProcess(dsn=asyncio.run(postgres.create_database()), data_dir=folder.parent, site_dir=folder).start()
+    dsn = asyncio.run(postgres.create_database())
+    hub = HubProcess(dsn=dsn, data_dir=folder.parent, site_dir=folder, public_url=ELSEWHERE_SERVED).start()
     yield hub
     hub.kill()
 
@@ -168,6 +171,21 @@ def test_nothing_is_changed_by_a_cookie_that_a_page_from_elsewhere_has_sent(shar
         httpx.post(f"{hub.url}/v1/keys", json={}, headers={**submitter.headers, **headers}, timeout=60).status_code
         == 201
     )
+
+
+def test_the_public_address_is_ours_also_where_a_proxy_changes_the_host(site):
+    submitter = sign_up(site.url, "submitter")
+    with httpx.Client(base_url=site.url, cookies={"computepool_key": submitter.key}) as browser:
+
+        def change(origin: str, fetched_from: str = "same-origin") -> int:
+            headers = {"Origin": origin, "Sec-Fetch-Site": fetched_from}
+            return browser.post("/v1/keys", json={}, headers=headers).status_code
+
+        assert change(ELSEWHERE_SERVED) == 201
+        assert change(site.url) == 201
+        for other in (f"{ELSEWHERE_SERVED}.evil.org", "https://evil-dashboard.example", f"{ELSEWHERE_SERVED}:8443"):
+            assert change(other) == 403, other
+        assert change(ELSEWHERE_SERVED, "cross-site") == 403
 
 
 def test_a_hub_says_how_to_get_the_site_if_it_has_none(shared_hub):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from computepool.core.payments.cash import CREDIT
 from computepool.hub.http.errors import AWAY
 from computepool.hub.store import ledger
 from computepool.hub.store.connect import Pool
+from tests.support.postgres import connected
 from tests.support.rows import insert_account, insert_job
 
 T = TypeVar("T")
@@ -43,6 +45,19 @@ class Pay:
     @property
     def owner_microcredits(self) -> int:
         return sum(charge.owner_microcredits for charge in self.charges)
+
+
+async def insert_held_pay(dsn: str, owner_id: str, submitter_id: str, *, microcredits: int = 7 * CREDIT) -> Pay:
+    """Of people whom only the API knows; held back for an hour, so that there is time to doubt it."""
+    async with connected(dsn) as conn:
+        await conn.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
+        return await insert_pay(
+            conn,
+            owner_id=AccountId(UUID(owner_id)),
+            submitter_id=AccountId(UUID(submitter_id)),
+            prices=[microcredits],
+            due_seconds_ago=-3_600,
+        )
 
 
 async def insert_pay(

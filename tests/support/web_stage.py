@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "src" / "computepool" / "hub" / "site" / "site.json"
 AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
 SUBMITTER = "Dana"
+NO_RUN = "00000000-0000-0000-0000-000000000000"
 PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1440, "height": 900}
 
@@ -37,6 +38,8 @@ class WebStage:
     hub: HubProcess
     people: Mapping[str, Person]
     operator: Person
+    # None: the hub has brought its own.
+    dsn: str | None = None
 
     @property
     def url(self) -> str:
@@ -84,8 +87,10 @@ def open_stage(folder: Path, *, dsn: str | None = None, **settings: object) -> I
         "country": "IN",
         "holdback_seconds": 1,
         "payout_cool_off_seconds": 0,
+        "rpc_port": free_port(),
         **settings,
     }
+    folder.mkdir(exist_ok=True)
     with ExitStack() as stack:
         hub = HubProcess(dsn=dsn, data_dir=folder, port=free_port(), **options)  # type: ignore[arg-type]
         stack.callback(hub.stop)
@@ -95,7 +100,7 @@ def open_stage(folder: Path, *, dsn: str | None = None, **settings: object) -> I
         agents = stack.enter_context(Children(grace_seconds=10.0))
         keys = {name: person.key for name, person in people.items()}
         start_fleet(agents, spread(PROFILES, keys), hub_url=hub.url, folder=folder / "nodes")
-        found = WebStage(hub, people, operator)
+        found = WebStage(hub, people, operator, dsn)
         found.wait_for(
             lambda: found.call(operator, "GET", "/v1/nodes")["nodes"],
             lambda nodes: len(nodes) == len(PROFILES) and all(node["online"] for node in nodes),
@@ -183,6 +188,7 @@ def list_pages(stage: WebStage) -> dict[str, tuple[str, Person | None]]:
     dana, asha = stage.people[SUBMITTER], stage.people[OWNERS[0]]
     job = stage.call(dana, "GET", "/v1/jobs")["jobs"][0]["id"]
     node = stage.call(asha, "GET", "/v1/nodes")["nodes"][0]["id"]
+    runs = [run["id"] for run in stage.call(dana, "GET", "/v1/runs")["runs"]]
     return {
         "grid": ("/", None),
         "sign-in": ("/sign-in/", None),
@@ -196,7 +202,7 @@ def list_pages(stage: WebStage) -> dict[str, tuple[str, Person | None]]:
         "market": ("/market/", dana),
         "wallet": ("/wallet/", asha),
         "networks": ("/networks/", dana),
-        "run": ("/run/?id=00000000-0000-0000-0000-000000000000", dana),
+        "run": (f"/run/?id={next(iter(runs), NO_RUN)}", dana),
         "join": ("/join/", asha),
         "keys": ("/keys/", dana),
         "operator": ("/operator/", stage.operator),

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from computepool.cli.demo import sweep_table
+from computepool.cli.demo import describe_link, sweep_table
 from computepool.cli.demo_examples import (
     LARGE,
     PICTURE,
@@ -51,6 +51,13 @@ def faults_of(slices: dict[str, list[Slice]], **states: JobState) -> list[str]:
 
 def test_a_good_demo_has_no_faults() -> None:
     assert faults_of({SWEEP: [make_slice(SMALL)], LARGE: [make_slice(BIG)]}) == []
+
+
+def test_a_demo_without_a_dashboard_says_how_to_get_it() -> None:
+    assert describe_link("http://hub/sign-in?token=x", has_site=True).startswith("Open the dashboard")
+    bare = describe_link("http://hub/sign-in?token=x", has_site=False)
+    assert "http://hub/sign-in?token=x" in bare
+    assert "make web builds it (Node 20.9 or newer, with npm)" in bare
 
 
 def test_a_node_that_ran_nothing_is_a_fault() -> None:

@@ -235,10 +235,10 @@ def find_dockerfile(service: dict[str, Any]) -> Path | None:
     return COMPOSE_PATH.parent / build["context"] / build["dockerfile"] if build else None
 
 
-def test_compose_names_the_three_services_and_files_that_exist(compose: dict[str, Any]) -> None:
+def test_compose_names_its_services_and_files_that_exist(compose: dict[str, Any]) -> None:
     services = compose["services"]
-    assert set(services) == {"postgres", "backend", "node"}
-    for name in ("backend", "node"):
+    assert set(services) == {"postgres", "backend", "frontend", "node"}
+    for name in ("backend", "frontend", "node"):
         dockerfile = find_dockerfile(services[name])
         assert dockerfile is not None
         assert dockerfile.is_file()
@@ -255,7 +255,7 @@ def test_every_service_says_whether_it_is_healthy(compose: dict[str, Any]) -> No
 
 
 def test_compose_keeps_what_must_last_in_declared_volumes(compose: dict[str, Any]) -> None:
-    used = {volume.split(":")[0] for service in compose["services"].values() for volume in service["volumes"]}
+    used = {volume.split(":")[0] for service in compose["services"].values() for volume in service.get("volumes", ())}
     assert used == set(compose["volumes"])
 
 

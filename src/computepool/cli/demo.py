@@ -77,7 +77,7 @@ def _show_examples(grid: Grid, folder: Path, console: Console) -> list[str]:
 
     link = make_link(grid)
     if link is not None:
-        click.echo(f"Open the dashboard, signed in:\n  {link}")
+        click.echo(describe_link(link, has_site=grid.submitter.get_hub().site))
     handles = submit_examples(grid.submitter)
     unfinished = _await_jobs(grid, handles, console)
     slices = {name: list(handle.slices()) for name, handle in handles.items()}
@@ -93,6 +93,16 @@ def _show_examples(grid: Grid, folder: Path, console: Console) -> list[str]:
     if not faults:
         _show_results(handles, folder / "results", out)
     return faults
+
+
+def describe_link(link: str, *, has_site: bool) -> str:
+    if has_site:
+        return f"Open the dashboard, signed in:\n  {link}"
+    return (
+        f"Open a plain page, signed in:\n  {link}\n"
+        "This ComputePool came without its dashboard. Released wheels have it inside; in a checkout, "
+        "make web builds it (Node 20.9 or newer, with npm)."
+    )
 
 
 def _await_jobs(grid: Grid, handles: Mapping[str, JobHandle], console: Console) -> list[str]:

@@ -59,7 +59,10 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: Annotated[int, _meta("Port to listen on.", "PORT", above=0)] = 8000
     host: Annotated[str, _meta("Address to listen on.")] = "127.0.0.1"
     workers: Annotated[int, _meta("Hub processes on this machine; they share the port.", above=0)] = 1
-    public_url: Annotated[str, _meta("How people reach this hub; used in printed links. Empty: host and port.")] = ""
+    public_url: Annotated[
+        str,
+        _meta("How people reach this hub: stands in links; its pages may use the cookie. Empty: host and port."),
+    ] = ""
     data_dir: Annotated[
         str, _meta("Folder of the embedded database and of files. Empty: the place fit for the user.")
     ] = ""
@@ -240,6 +243,11 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         host = f"[{self.rpc_host}]" if ":" in self.rpc_host else self.rpc_host
         return self.rpc_advertised_address or f"{host}:{self.rpc_port}"
+
+    @property
+    def public_host(self) -> str | None:
+        """Where people's browsers are, if a proxy in front cannot pass that on; None if nobody has said."""
+        return self.public_url.rstrip("/").split("://")[-1] or None
 
     @property
     def url(self) -> str:

@@ -59,7 +59,7 @@ async def sign_in(call: Call) -> Response:
     body: wire.SignInRequest = call.body
     if call.find_header(b"origin") is not None:
         # Or a page from elsewhere could sign somebody in as somebody else.
-        check_origin(call.scope)
+        check_origin(call.hub, call.scope)
     if body.link_token is not None:
         account, key = await service.sign_in_by_link(call.hub.pool, body.link_token)
     elif body.email is not None and body.password is not None:

@@ -88,7 +88,8 @@ async def watch(call: Call) -> Sent:
         mesh=query.mesh,
         run_id=RunId(query.run) if query.run is not None else None,
     )
-    return await _stream(call, Viewer(topic, origin=account.account_id, credential=read_credential(call.scope)))
+    credential = read_credential(call.hub, call.scope)
+    return await _stream(call, Viewer(topic, origin=account.account_id, credential=credential))
 
 
 async def _stream(call: Call, viewer: Viewer) -> Sent:

@@ -198,7 +198,7 @@ async def _name_caller(hub: Hub, route: Route, scope: Scope) -> AccountCaller | 
         client = scope.get("client")
         hub.rate_limits.spend((route.name, client[0] if client else "?"), per_minute=route.public_per_minute)
         return None
-    credential = read_credential(scope)
+    credential = read_credential(hub, scope)
     if route.access is Access.NODE:
         node = await hub.callers.get_node(credential)
         hub.plugs.check(node.node_id)
@@ -218,14 +218,14 @@ def find_header(scope: Scope, name: bytes) -> str | None:
     return None
 
 
-def read_credential(scope: Scope) -> str:
+def read_credential(hub: Hub, scope: Scope) -> str:
     kind, _, value = (find_header(scope, b"authorization") or "").partition(" ")
     if kind.lower() == "bearer" and value:
         return value.strip()
     cookie = Request(scope).cookies.get(COOKIE)
     if cookie is None:
         raise Unauthenticated("Give a credential: Authorization: Bearer <API key or node token>.")
-    check_origin(scope)
+    check_origin(hub, scope)
     return cookie
 
 
@@ -233,14 +233,15 @@ _HARMLESS = ("GET", "HEAD", "OPTIONS")
 _OWN_SITES = ("same-origin", "none")
 
 
-def check_origin(scope: Scope) -> None:
+def check_origin(hub: Hub, scope: Scope) -> None:
     """A browser sends cookies by itself, so that a page from elsewhere must not be able to use them.
 
     What changes something must say where it comes from: every browser does, by one of two headers, and no page can
-    forge either. A proxy in front passes on the `Host` that the browser has used.
+    forge either. A proxy in front passes on the `Host` that the browser has used, or PUBLIC_URL names it.
     """
     origin, site = find_header(scope, b"origin"), find_header(scope, b"sec-fetch-site")
-    if origin is not None and origin.split("://")[-1] != find_header(scope, b"host"):
+    own = (find_header(scope, b"host"), hub.settings.public_host)
+    if origin is not None and origin.split("://")[-1] not in own:
         raise Forbidden("This request comes from another site.")
     if scope["method"] in _HARMLESS:
         return

@@ -83,7 +83,7 @@ class Site:
             query = scope["query_string"].decode("latin-1")
             # Without a host, so that it holds behind any proxy.
             target = f"{path}/" + (f"?{query}" if query else "")
-            return Response(status_code=308, headers={"Location": target, **_SAFE})
+            return Response(status_code=308, headers={"Location": target, **SAFE_HEADERS})
         # A person who followed a link gets a page; programs get the API's own words.
         is_person = "text/html" in (find_header(scope, b"accept") or "")
         return self._send_missing(scope) if is_person and not path.startswith(OWN_FILES) else None
@@ -93,7 +93,7 @@ class Site:
         return _send(missing, scope, status=404) if missing else Response("not found\n", status_code=404)
 
 
-_SAFE = {
+SAFE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "X-Frame-Options": "DENY",
@@ -122,7 +122,7 @@ def load_site(folder: str) -> Site | None:
                 f"COMPUTEPOOL_HUB_SITE_DIR is {folder}, where no {LIST_NAME} is. Build the site (make web), or leave "
                 "the setting out."
             )
-        log.info("site_absent hint='make web'")
+        log.info("site_absent hint='make web (Node 20.9 or newer, with npm), or a wheel that has it inside'")
         return None
     try:
         packed = msgspec.json.decode(listed.read_bytes(), type=PackedSite)
@@ -140,7 +140,7 @@ def _read(root: Path, packed: PackedFile) -> SiteFile:
     gzipped = beside.read_bytes() if beside.exists() else None
     if gzipped is not None and gzip.decompress(gzipped) != content:
         raise OSError(f"{beside.name} is of another build than {packed.file}")
-    headers = {**_SAFE, "Cache-Control": IMMUTABLE if packed.immutable else REVALIDATED}
+    headers = {**SAFE_HEADERS, "Cache-Control": IMMUTABLE if packed.immutable else REVALIDATED}
     if packed.media_type.startswith("text/html"):
         headers["Content-Security-Policy"] = say_policy(packed.script_hashes)
     if gzipped is not None:
@@ -168,6 +168,6 @@ def _send(file: SiteFile, scope: Scope, *, status: int = 200) -> Response:
 
 async def _is_operator(hub: Hub, scope: Scope) -> bool:
     try:
-        return Role.OPERATOR in (await hub.callers.get_account(read_credential(scope))).roles
+        return Role.OPERATOR in (await hub.callers.get_account(read_credential(hub, scope))).roles
     except ComputePoolError:
         return False

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from computepool.core.ids import AccountId, AttemptId, NodeId, RunId
-from computepool.core.networks.audit import AuditOutcome
+from computepool.core.networks.audit import BUGGED_SECONDS, AuditOutcome
 from computepool.core.networks.placement import SeatId
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.queries import load_queries
@@ -30,6 +31,32 @@ class AuditRow:
     outcome: AuditOutcome
     witness_ids: tuple[NodeId, ...]
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class WrongSpan:
+    """A span that others have replayed and got something else for."""
+
+    node_id: NodeId
+    run_id: RunId
+    seat: SeatId
+    from_step: int
+    until_step: int
+    witness_ids: list[NodeId]
+    message: str
+    decided_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class BuggedNode:
+    node_id: NodeId
+    node_name: str
+    owner_id: AccountId
+    # Whose audit has shown it.
+    run_id: RunId
+    bugged_at: datetime
+    # It gets no seats before then.
+    until: datetime
 
 
 async def insert_audit(conn: Connection, row: AuditRow) -> None:
@@ -61,6 +88,22 @@ async def list_outcomes(conn: Connection, node_id: NodeId, *, limit: int) -> lis
 
 async def set_bugged(conn: Connection, node_id: NodeId, *, run_id: RunId) -> None:
     await _q.set_bugged(conn, node_id=node_id, run_id=run_id)
+
+
+async def list_bugged(conn: Connection, *, before: NodeId | None, limit: int) -> list[BuggedNode]:
+    """Newest first."""
+    rows = _q.list_bugged(conn, bugged_seconds=BUGGED_SECONDS, before=before, limit_count=limit)
+    return [BuggedNode(**row) async for row in rows]
+
+
+async def list_wrong_spans(
+    conn: Connection, node_ids: Collection[NodeId], *, limit: int
+) -> dict[NodeId, list[WrongSpan]]:
+    """By node, newest first, no more than so many of each."""
+    found: dict[NodeId, list[WrongSpan]] = {id: [] for id in node_ids}
+    async for row in _q.list_wrong_spans(conn, node_ids=sorted(node_ids), limit_count=limit):
+        found[row["node_id"]].append(WrongSpan(**row))
+    return found
 
 
 async def count_outcomes(conn: Connection, run_id: RunId) -> Mapping[AuditOutcome, int]:

@@ -6,8 +6,10 @@ import type { FromWire } from "./wire";
 
 type Wire = components["schemas"];
 export type Account = FromWire<Wire["Account"]>;
+export type AccountDispute = FromWire<Wire["AccountDispute"]>;
 type PlacedAttempt = FromWire<Wire["PlacedAttempt"]>;
 export type Attempt = PlacedAttempt["attempt"] & Omit<PlacedAttempt, "attempt">;
+export type BuggedNode = FromWire<Wire["BuggedNode"]>;
 export type Counts = FromWire<Wire["Counts"]>;
 export type Credits = FromWire<Wire["Credits"]>;
 export type Depth = FromWire<Wire["Depth"]>;
@@ -204,3 +206,8 @@ export const recordPayment = (body: Wire["RecordPayment"]) => read(client.POST("
 export const listAllTopUps = (query: Page & { state?: Wire["TopUpState"] }) =>
   read(client.GET("/v1/operator/top-ups", { params: { query } }));
 export const listAllDisputes = (query: Page) => read(client.GET("/v1/operator/disputes", { params: { query } }));
+export const upholdDispute = (dispute_id: string, note: string) =>
+  read(client.POST("/v1/operator/disputes/{dispute_id}/uphold", { params: { path: { dispute_id } }, body: { note } }));
+export const dismissDispute = (dispute_id: string, note: string) =>
+  read(client.POST("/v1/operator/disputes/{dispute_id}/dismiss", { params: { path: { dispute_id } }, body: { note } }));
+export const listBuggedNodes = (query: Page) => read(client.GET("/v1/operator/bugged-nodes", { params: { query } }));

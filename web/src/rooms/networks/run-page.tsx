@@ -13,11 +13,13 @@ import { useLive, usePoll } from "@/ui/providers";
 import { Table } from "@/ui/table";
 import { complain, say } from "@/ui/toasts";
 import { useIdParam } from "@/ui/use-query-param";
-import { mergeLines, thin } from "./run.model";
+import { mergeLines, pickMarks, thin } from "./run.model";
 import { VNodeGraph } from "./vnode-graph";
 
 const ENDED = new Set(["succeeded", "failed", "stopped"]);
 const POINTS_MAX = 600;
+const MARKS_MAX = 40;
+const ROUTINE_MARKS_MAX = 5;
 const MARK_COLOURS: Record<string, string> = { failure: "var(--bad)", recovery: "var(--ok)", placement: "var(--busy)" };
 
 export function RunPage() {
@@ -142,14 +144,36 @@ function useLines(runId: string, ended: boolean): RunLine[] {
   return lines;
 }
 
+const CURVES = {
+  loss: { name: "Loss", colour: "var(--accent)", of: (line: RunLine) => line.loss ?? null, show: (y: number) => y.toPrecision(3) },
+  throughput: { name: "Samples per second", colour: "var(--busy)", of: (line: RunLine) => line.samples_per_second || null, show: (y: number) => y.toFixed(y < 10 ? 1 : 0) },
+};
+
 function Curve({ lines }: { lines: RunLine[] }) {
+  const [what, setWhat] = useState<keyof typeof CURVES>("loss");
   const [scale, setScale] = useState<"linear" | "log">("linear");
-  const points = useMemo(() => thin(lines.filter((line) => line.kind === "step" && line.loss !== null).map((line) => ({ x: line.step, y: line.loss ?? 0 })), POINTS_MAX), [lines]);
+  const curve = CURVES[what];
+  const points = useMemo(() => {
+    const told = lines.flatMap((line) => {
+      const y = line.kind === "step" ? CURVES[what].of(line) : null;
+      return y === null ? [] : [{ x: line.step, y }];
+    });
+    return thin(told, POINTS_MAX);
+  }, [lines, what]);
   const marks = useMemo<Mark[]>(() => lines.filter((line) => MARK_COLOURS[line.kind]).map((line) => ({ x: line.step, label: `${line.kind}, step ${line.step}: ${line.message}`, colour: MARK_COLOURS[line.kind] ?? "var(--soft)" })), [lines]);
   return (
-    <Card title="Loss" note="failures and recoveries as marks" action={<Choice label="Scale" value={scale} options={["linear", "log"] as const} onChange={setScale} />}>
+    <Card
+      title={what === "loss" ? "Loss" : "Throughput"}
+      note="failures and recoveries as marks"
+      action={
+        <span className="flex flex-wrap gap-2">
+          <Choice label="Curve" value={what} options={["loss", "throughput"] as const} onChange={setWhat} />
+          <Choice label="Scale" value={scale} options={["linear", "log"] as const} onChange={setScale} />
+        </span>
+      }
+    >
       {points.length > 1 ? (
-        <LineChart label="Loss by step" height={280} log={scale === "log"} marks={marks} series={[{ name: "Loss", colour: "var(--accent)", area: scale === "linear", points }]} showX={(x) => `step ${Math.round(x)}`} showY={(y) => y.toPrecision(3)} />
+        <LineChart label={`${curve.name} by step`} height={280} log={scale === "log"} marks={marks} series={[{ name: curve.name, colour: curve.colour, area: scale === "linear", points }]} showX={(x) => `step ${Math.round(x)}`} showY={curve.show} />
       ) : (
         <Empty title="No steps yet">The curve begins with the first two.</Empty>
       )}
@@ -169,7 +193,7 @@ function Graph({ detail }: { detail: RunDetail }) {
 }
 
 function Marks({ lines }: { lines: RunLine[] }) {
-  const marks = lines.filter((line) => line.kind !== "step").slice(-40).reverse();
+  const marks = useMemo(() => pickMarks(lines, MARKS_MAX, ROUTINE_MARKS_MAX), [lines]);
   return (
     <Card title="What happened" flush>
       {marks.length ? (

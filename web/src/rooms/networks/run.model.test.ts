@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { mergeLines, thin } from "./run.model.ts";
+import { mergeLines, pickMarks, thin } from "./run.model.ts";
 
 test("lines that come twice or out of order stand once and in order", () => {
   const ids = (lines: { id: number }[]) => lines.map((line) => line.id);
@@ -16,4 +16,13 @@ test("a thinned curve keeps its spikes and its order", () => {
   assert.ok(short.some((point) => point.y === 99));
   assert.deepEqual(short.map((point) => point.x), short.map((point) => point.x).sort((a, b) => a - b));
   assert.deepEqual(thin([{ x: 1, y: 5 }, { x: 1, y: 4 }], 10), [{ x: 1, y: 4 }]);
+});
+
+test("a failure is not swept away by checkpoints and audits that agree", () => {
+  const routine = Array.from({ length: 500 }, (_, index) => ({ id: index + 2, kind: index % 3 ? "checkpoint" : "audit" }));
+  const lines = [{ id: 1, kind: "failure" }, ...routine, { id: 900, kind: "step" }, { id: 901, kind: "state" }];
+  const kept = pickMarks(lines, 40, 3);
+  assert.deepEqual(kept.map((line) => line.kind).sort(), ["audit", "audit", "audit", "checkpoint", "checkpoint", "checkpoint", "failure", "state"]);
+  assert.equal(kept[0]?.id, 901);
+  assert.equal(kept[kept.length - 1]?.id, 1);
 });

@@ -21,3 +21,19 @@ export function thin(points: { x: number; y: number }[], most: number): { x: num
   }
   return kept;
 }
+
+const ROUTINE = new Set(["checkpoint", "audit"]);
+
+/** What happened, newest first. Of what happens all the time only the last few: a failure must not be swept away by them. */
+export function pickMarks<T extends { kind: string }>(lines: T[], most: number, routineMost: number): T[] {
+  const seen = new Map<string, number>();
+  const kept: T[] = [];
+  for (let index = lines.length - 1; index >= 0 && kept.length < most; index -= 1) {
+    const line = lines[index];
+    if (!line || line.kind === "step") continue;
+    const count = (seen.get(line.kind) ?? 0) + 1;
+    seen.set(line.kind, count);
+    if (!ROUTINE.has(line.kind) || count <= routineMost) kept.push(line);
+  }
+  return kept;
+}

@@ -103,6 +103,9 @@ function Detail({ node }: { node: Node }) {
           <Earned node={node} />
           <Card title="Terms" note="at which it is lent">
             <OfferForm node={node} />
+            <p className="mt-4 text-sm text-soft">
+              Comfort rules (when you sit at it, on battery, at which hours) stay on the machine, in its <code className="font-mono">comfort.toml</code>. The hub is not told them: it hears only that the machine is yours for now.
+            </p>
           </Card>
         </div>
         <Work node={node} />

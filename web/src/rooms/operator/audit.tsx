@@ -2,6 +2,7 @@
 // Everything that happened, searched by what, who and where.
 
 import { useInfiniteQuery } from "@tanstack/react-query";
+import Link from "next/link";
 import { useState } from "react";
 import { searchEvents } from "@/lib/api/gateway";
 import { showId } from "@/lib/words";
@@ -47,8 +48,8 @@ export default function Audit() {
             keyOf={(event) => String(event.id)}
             columns={[
               { name: "What", cell: (event) => <span className="font-medium">{event.kind}</span> },
-              { name: "Job", cell: (event) => (event.job_id ? <span title={event.job_id}>{showId(event.job_id)}</span> : "–") },
-              { name: "Node", cell: (event) => (event.node_id ? <span title={event.node_id}>{showId(event.node_id)}</span> : "–") },
+              { name: "Job", cell: (event) => <Whereabouts page="job" id={event.job_id} /> },
+              { name: "Node", cell: (event) => <Whereabouts page="node" id={event.node_id} /> },
               { name: "More", wide: true, cell: (event) => <code className="block max-w-[40rem] truncate font-mono text-xs text-soft" title={JSON.stringify(event.body)}>{JSON.stringify(event.body)}</code> },
               { name: "When", right: true, cell: (event) => <Time at={event.at} /> },
             ]}
@@ -56,5 +57,15 @@ export default function Audit() {
         )}
       </Paged>
     </Card>
+  );
+}
+
+/** To where it can be looked at, and stopped. */
+function Whereabouts({ page, id }: { page: "job" | "node"; id: string | null | undefined }) {
+  if (!id) return <>–</>;
+  return (
+    <Link href={`/${page}/?id=${id}`} title={id} className="underline decoration-line-strong underline-offset-4 hover:decoration-current">
+      {showId(id)}
+    </Link>
   );
 }

@@ -2,7 +2,7 @@
 // What waits for the operator's word: payouts to approve, to confirm or to refuse; top-ups that a bank has seen; disputes.
 
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import { approvePayout, listAllDisputes, listAllPayouts, listAllTopUps, recordPayment, refusePayout } from "@/lib/api/gateway";
+import { approvePayout, listAllPayouts, listAllTopUps, recordPayment, refusePayout } from "@/lib/api/gateway";
 import { showCash } from "@/lib/money";
 import { showId } from "@/lib/words";
 import { Confirm } from "@/ui/confirm";
@@ -10,12 +10,12 @@ import { Ask, Empty, Rows } from "@/ui/faces";
 import { Amount, Badge, Button, Card, Time } from "@/ui/parts";
 import { Table } from "@/ui/table";
 import { complain, say } from "@/ui/toasts";
+import { Disputes } from "./disputes";
 
 export default function Decisions() {
   const queries = useQueryClient();
   const payouts = useQuery({ queryKey: ["operator", "payouts"], queryFn: () => listAllPayouts({ limit: 20 }), refetchInterval: 15_000 });
   const topUps = useQuery({ queryKey: ["operator", "top-ups"], queryFn: () => listAllTopUps({ limit: 20 }), refetchInterval: 15_000 });
-  const disputes = useQuery({ queryKey: ["operator", "disputes"], queryFn: () => listAllDisputes({ limit: 20 }) });
   const act = useMutation({
     mutationFn: (call: () => Promise<unknown>) => call(),
     onSuccess: () => {
@@ -78,23 +78,7 @@ export default function Decisions() {
           )}
         </Ask>
       </Card>
-      <Card title="Disputes" flush className="xl:col-span-2">
-        <Ask query={disputes} loading={<Rows count={2} />} isEmpty={(page) => !page.disputes.length} empty={<Empty title="No disputes" />}>
-          {(page) => (
-            <Table
-              label="Disputes"
-              rows={page.disputes}
-              keyOf={(each) => each.dispute.id}
-              columns={[
-                { name: "Reason", cell: (each) => <span className="block max-w-96 truncate">{each.dispute.reason}</span> },
-                { name: "State", cell: (each) => <Badge state={each.dispute.state} /> },
-                { name: "At stake", right: true, cell: (each) => <Amount of={each.dispute.charged_microcredits} /> },
-                { name: "Opened", right: true, cell: (each) => <Time at={each.dispute.opened_at} /> },
-              ]}
-            />
-          )}
-        </Ask>
-      </Card>
+      <Disputes />
     </div>
   );
 }

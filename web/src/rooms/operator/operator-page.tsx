@@ -1,5 +1,5 @@
 "use client";
-// For operators: health, charts of queue and fleet, what waits for a decision, accounts, and the audit search.
+// For operators: health, charts of queue and fleet, what waits for a decision, nodes that computed wrongly, accounts, and the audit search.
 
 import { useQuery } from "@tanstack/react-query";
 import dynamic from "next/dynamic";
@@ -13,6 +13,7 @@ import { useAccount, usePoll } from "@/ui/providers";
 
 const Accounts = dynamic(() => import("./accounts"), { ssr: false, loading: () => <Block className="h-64" /> });
 const Decisions = dynamic(() => import("./decisions"), { ssr: false, loading: () => <Block className="h-64" /> });
+const BuggedNodes = dynamic(() => import("./bugged-nodes"), { ssr: false, loading: () => <Block className="h-40" /> });
 const Audit = dynamic(() => import("./audit"), { ssr: false, loading: () => <Block className="h-64" /> });
 
 export function OperatorPage() {
@@ -33,6 +34,7 @@ function Rooms() {
       <Health />
       <Charts />
       <Decisions />
+      <BuggedNodes />
       <Accounts />
       <Audit />
     </div>

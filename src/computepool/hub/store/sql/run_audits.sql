@@ -26,6 +26,22 @@ SELECT outcome FROM run_audits WHERE node_id = :node_id AND outcome IN ('agreed'
 INSERT INTO bugged_nodes (node_id, run_id) VALUES (:node_id, :run_id)
 ON CONFLICT (node_id) DO UPDATE SET bugged_at = clock_timestamp(), run_id = excluded.run_id;
 
+-- name: list_bugged
+-- Newest first. Few rows: each cost somebody at least two wrong results.
+SELECT b.node_id, n.name AS node_name, n.account_id AS owner_id, b.run_id, b.bugged_at,
+       b.bugged_at + :bugged_seconds::double precision * interval '1 second' AS until
+  FROM bugged_nodes b JOIN nodes n ON n.id = b.node_id
+ WHERE :before::uuid IS NULL
+    OR (b.bugged_at, b.node_id) < (SELECT bugged_at, node_id FROM bugged_nodes WHERE node_id = :before::uuid)
+ ORDER BY b.bugged_at DESC, b.node_id DESC LIMIT :limit_count;
+
+-- name: list_wrong_spans
+-- Of each node the newest, through run_audits_node_idx.
+SELECT a.* FROM unnest(:node_ids::uuid[]) AS k (node_id)
+ CROSS JOIN LATERAL (SELECT node_id, run_id, seat, from_step, until_step, witness_ids, message, decided_at
+                       FROM run_audits WHERE node_id = k.node_id AND outcome = 'wrong'
+                      ORDER BY id DESC LIMIT :limit_count) AS a;
+
 -- name: count_outcomes
 SELECT outcome, count(*) AS count FROM run_audits WHERE run_id = :run_id GROUP BY outcome;
 
