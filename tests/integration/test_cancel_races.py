@@ -10,14 +10,18 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from computepool import entropy
 from computepool.core.errors import ComputePoolError, StaleLease
+from computepool.core.ledger.refusal import PostingMismatch
+from computepool.core.ledger.transfer import Posting
 from computepool.hub.services import attempts as attempt_service
+from computepool.hub.services import billing
 from computepool.hub.services import jobs as job_service
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.transitions import lock_snapshot
@@ -153,13 +157,12 @@ async def test_however_they_meet_the_books_are_exact_and_repeats_change_nothing(
         assert await scene.list_faults() == []
 
 
-async def test_control_a_hub_that_judges_by_what_it_read_before_the_cancellation_pays_out_of_another_jobs_hold(spine):
-    scene = await set_scene(spine)
+async def deliver_by_what_was_read_before(scene: Scene) -> None:
+    """A planted bug: the locks end with a transaction of their own, and the decision comes after the cancellation."""
     has_read, is_cancelled = asyncio.Event(), asyncio.Event()
 
     async def read_and_let_go(conn: Any, ids: Any) -> Any:
-        """A planted bug: the locks end with a transaction of their own, and the decision comes later."""
-        async with spine.pool.acquire() as other, other.transaction():
+        async with scene.spine.pool.acquire() as other, other.transaction():
             snapshot = await lock_snapshot(other, ids)
         has_read.set()
         await is_cancelled.wait()
@@ -172,4 +175,22 @@ async def test_control_a_hub_that_judges_by_what_it_read_before_the_cancellation
             await scene.cancel()
             is_cancelled.set()
             await delivering
+
+
+async def test_a_hub_that_judges_by_what_it_read_before_is_stopped_by_the_keys_of_the_ledger(spine):
+    scene = await set_scene(spine)
+    with pytest.raises(PostingMismatch):
+        await deliver_by_what_was_read_before(scene)
+    assert await scene.list_faults() == []
+
+
+async def test_control_with_keys_of_its_own_it_pays_out_of_another_jobs_hold(spine):
+    scene = await set_scene(spine)
+    post = billing.post
+
+    async def post_under_new_keys(conn: Any, postings: list[Posting]) -> None:
+        await post(conn, [replace(each, key=f"{each.key}/{entropy.new_id()}") for each in postings])
+
+    with patch.object(billing, "post", post_under_new_keys):
+        await deliver_by_what_was_read_before(scene)
     assert await scene.list_faults() != []
