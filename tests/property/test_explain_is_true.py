@@ -341,6 +341,9 @@ def list_lesser(need: Requirements, suggestion: Suggestion, fleet: list[Member])
         less = need
         for fields in values:
             less = replace(less, **fields)
+        if less.slice_price is not None:
+            # A fixed price is reckoned over the time that a slice may run: no request has two such times.
+            less = replace(less, slice_price=replace(less.slice_price, seconds=less.slice_seconds))
         if less != suggestion.requirements:
             yield less
 
