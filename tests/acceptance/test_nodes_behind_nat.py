@@ -15,7 +15,7 @@ from tests.support.nat_lab import NAMESPACES, NatLab, inside, list_missing
 # A lease that a stalled machine does not miss, for what must be kept; a short one for what must be lost.
 KEPT = Rhythm(lease_seconds=60, beat_seconds=1, cut_seconds=4, job_seconds=8)
 LOST = Rhythm(lease_seconds=3, beat_seconds=1, cut_seconds=10, job_seconds=6)
-PATIENCE_SECONDS = 15.0
+PATIENCE_SECONDS = 10.0
 
 
 @pytest.fixture(autouse=True)

@@ -327,13 +327,21 @@ def pay_anything(need: Requirements) -> dict[str, object]:
 
 def list_lesser(need: Requirements, suggestion: Suggestion, fleet: list[Member]) -> Iterator[Requirements]:
     """Every request that gives up less in at least one point and more in none."""
+    relaxed, gates = suggestion.requirements, {change.gate for change in suggestion.changes}
+    # Who lets a slice run for longer pays as much an hour as before: a raise begins there.
+    lasting = replace(need, **let_run(need, relaxed.slice_seconds)) if Gate.SECONDS in gates else need
     options = {
-        change.gate: list_steps(need, suggestion.requirements, change.gate, fleet) for change in suggestion.changes
+        gate: list_steps(lasting if gate is Gate.PRICE else need, relaxed, gate, fleet)
+        for gate in Gate
+        if gate in gates
     }
     for values in product(*options.values()):
         less = need
         for fields in values:
             less = replace(less, **fields)
+        if less.slice_price is not None:
+            # A fixed price is reckoned over the time that a slice may run: no request has two such times.
+            less = replace(less, slice_price=replace(less.slice_price, seconds=less.slice_seconds))
         if less != suggestion.requirements:
             yield less
 

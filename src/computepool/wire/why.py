@@ -110,8 +110,8 @@ class WhyWaiting(msgspec.Struct, frozen=True, kw_only=True):
     places: list[WhyPlace]
     # Smallest change first; empty while a slot that passes is free.
     suggestions: list[WhySuggestion]
-    # What only time or an owner can change: slots that would fit and are closed now, in private pools, or lent for
-    # other kinds of jobs.
+    # What only time or an owner can change: slots that would fit and are closed now, in private pools, lent for other
+    # kinds of jobs, or of owners who do not allow what it wants.
     notes: list[str] = []
 
 
