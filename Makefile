@@ -181,6 +181,10 @@ soak/nat: setup ## Nodes behind NAT: cables out for 20 s and for 5 minutes, addr
 soak/networks: setup ## A network trains through five kills of agents and one of gRPC; then twenty PNodes, all replaced
 	@$(BIN)/python -m soaks.networks $(ARGS)
 
+.PHONY: soak/checkpoints
+soak/checkpoints: setup ## A training run through 20 kills of its machines, and 50 owners who come back (root)
+	@$(BIN)/python -m soaks.checkpoints $(ARGS)
+
 .PHONY: sim/market
 sim/market: setup ## Six stories of an economy under stress, on the real market and ledger code; draws docs/images/market-*
 	@$(BIN)/python -m sims.market $(ARGS)

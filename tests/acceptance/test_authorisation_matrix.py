@@ -39,6 +39,8 @@ class Row:
     query: str = ""
 
 
+CHECKPOINT = {"number": 1, "run_seconds": 0, "files": [{"path": "a", "sha256": "0" * 64, "size_bytes": 1}]}
+
 MATRIX: dict[str, Row] = {
     "GET /healthz": Row(PUBLIC),
     "GET /readyz": Row(PUBLIC),
@@ -178,6 +180,8 @@ MATRIX: dict[str, Row] = {
     "GET /v1/attempts/{attempt_id}/inputs/{sha256}": Row(NODE, "attempt"),
     "PUT /v1/attempts/{attempt_id}/outputs/{sha256}": Row(NODE, "attempt", body=b"bytes"),
     "GET /v1/attempts/{attempt_id}/outputs/{sha256}": Row(NODE, "attempt"),
+    "PUT /v1/attempts/{attempt_id}/checkpoint": Row(NODE, "attempt", body=CHECKPOINT),
+    "GET /v1/attempts/{attempt_id}/checkpoint": Row(NODE, "attempt"),
     "POST /v1/attempts/{attempt_id}/logs": Row(NODE, "attempt", body=b"a line\n", query="?offset=0"),
 }
 

@@ -19,7 +19,7 @@ from computepool import entropy
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.node.runner import handle
 from computepool.node.runner.liveness import find_birth
-from computepool.node.runner.request import AttemptRequest
+from computepool.node.runner.request import CHECKPOINT_SECONDS, AttemptRequest
 from computepool.node.runner.status import FINISHED, VANISHED, Status
 from computepool.node.sandbox.bubblewrap import JOB_UID_BASE
 from computepool.node.sandbox.bubblewrap_line import INSIDE_UID
@@ -137,6 +137,7 @@ class Lab:
         devices: tuple[str, ...] = (),
         environment: str | None = None,
         egress: tuple[str, ...] = (),
+        checkpoint_seconds: float = CHECKPOINT_SECONDS,
         **limits: Any,
     ) -> AttemptRequest:
         return AttemptRequest(
@@ -151,6 +152,7 @@ class Lab:
             devices=devices,
             environment=environment,
             egress=egress,
+            checkpoint_seconds=checkpoint_seconds,
             slot="cpu:0",
             lease_seconds=lease_seconds,
             agent_alive_path=str(self.alive_path),

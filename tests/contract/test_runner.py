@@ -84,8 +84,11 @@ def test_environment_holds_what_was_given_and_little_else(lab: Lab) -> None:
     assert names["SEED"] == "7"
     assert names["HOME"] == "/tmp"
     assert names["COMPUTEPOOL_OUTPUT_DIR"] == "/job/out"
+    assert names["COMPUTEPOOL_CHECKPOINT_DIR"] == "/job/.computepool/checkpoint"
+    assert names["PYTHONPATH"] == "/job/.computepool/lib"
     assert set(names) <= {
         *("SEED", "HOME", "PATH", "LANG", "TMPDIR", "OMP_NUM_THREADS", "COMPUTEPOOL_OUTPUT_DIR"),
+        *("COMPUTEPOOL_CHECKPOINT_DIR", "PYTHONPATH"),
         *("PWD", "OLDPWD", "SHLVL", "_"),
         # What engines add; and a name for a user whose number has none.
         *(() if lab.is_bubblewrap else ("TERM", "HOSTNAME", "container", "USER", "LOGNAME")),

@@ -28,6 +28,7 @@ from computepool.hub.store.receipts import ReceiptState
 from tests.support import (
     audit_rows,
     challenge_rows,
+    checkpoint_rows,
     dispute_rows,
     ledger_rows,
     live_rows,
@@ -256,6 +257,7 @@ IMPOSSIBLE = [
     *challenge_rows.IMPOSSIBLE,
     *network_rows.IMPOSSIBLE,
     *live_rows.IMPOSSIBLE,
+    *checkpoint_rows.IMPOSSIBLE,
 ]
 POSSIBLE = [
     *ledger_rows.POSSIBLE,
@@ -267,6 +269,7 @@ POSSIBLE = [
     *challenge_rows.POSSIBLE,
     *network_rows.POSSIBLE,
     *live_rows.POSSIBLE,
+    *checkpoint_rows.POSSIBLE,
 ]
 
 

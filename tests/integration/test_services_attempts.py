@@ -17,6 +17,7 @@ from computepool.core.ids import AttemptId
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.state import JobState
 from computepool.hub.services import attempts as attempt_service
+from computepool.hub.services import job_checkpoints
 from computepool.hub.services import jobs as job_service
 from computepool.hub.services.attempts import Beat
 from computepool.hub.store import attempts as attempt_store
@@ -639,7 +640,7 @@ async def test_only_the_jobs_own_inputs_can_be_read_through_a_lease(spine):
     node = await spine.enrol()
     held = await held_by(spine, node, await spine.grant_one(node))
     with pytest.raises(NotFound):
-        attempt_service.get_input_size(held, SHA256)
+        await job_checkpoints.get_input_size(spine.pool, held, SHA256)
 
 
 async def test_a_log_grows_by_what_is_new_of_each_piece(spine):

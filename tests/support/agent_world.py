@@ -67,6 +67,9 @@ class Line:
         self.uploads: dict[str, bytes] = {}
         self.inputs: dict[str, bytes] = {}
         self.log = b""
+        # Checkpoints that were sent, and what the slice has.
+        self.checkpoints: list[Body] = []
+        self.kept: list[Body] = []
         # Answers to these calls, in order; the last one is repeated.
         self.answers: list[Answer] = [accept]
         # Bodies of the calls for work; each is held open until it is answered or given up.
@@ -90,6 +93,8 @@ class Line:
             self.parked = asyncio.get_running_loop().create_future()
             return await self.parked
         name = path.rsplit("/", 1)[-1]
+        if path.endswith("/checkpoint"):
+            return self.hear_checkpoint(request)
         if "/outputs/" in path:
             content = await request.aread()
             self.uploads[name] = content
@@ -101,6 +106,14 @@ class Line:
         offset = int(request.url.params["offset"])
         self.log = self.log[:offset] + request.content
         return httpx.Response(200, json={"next_offset": len(self.log)})
+
+    def hear_checkpoint(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200, json={"files": self.kept, "attempt_number": 1 if self.kept else 0})
+        sent = json.loads(request.content)
+        missing = sorted({file["sha256"] for file in sent["files"]} - self.uploads.keys())
+        self.checkpoints.append(sent)
+        return httpx.Response(200, json={"accepted": not missing, "missing": missing, "saved_seconds": 1})
 
     def answer_parked(self, answer: NextAnswer) -> None:
         assert self.parked is not None

@@ -115,20 +115,20 @@ def test_a_job_tells_what_it_needs() -> None:
 
 
 def test_a_job_tells_what_it_would_rather_have() -> None:
-    assert "wants      the best value, class normal" in describe_job(make_job())
+    assert "wants      the best value, class normal" in describe_job(make_job(), now=NOW)
     price = JobPrice(
         mode=PriceMode.PER_SLICE, microcredits_per_slice=2_500_000, ceiling_microcredits_per_slice=6 * 10**6
     )
-    assert "price      2.5 credits a slice x tier x region, at most 6" in describe_job(make_job(price=price))
+    assert "price      2.5 credits a slice x tier x region, at most 6" in describe_job(make_job(price=price), now=NOW)
     wishes = {"prefer": Preference.CHEAPEST, "priority_class": PriorityClass.HIGH, "priority": 3}
-    lines = describe_job(make_job(**wishes, deadline_at=NOW))
+    lines = describe_job(make_job(**wishes, deadline_at=NOW), now=NOW)
     assert "wants      the cheapest slot, class high, priority 3" in lines
     assert any(line.startswith("deadline   2026-01-01 ") for line in lines)
 
 
 def test_a_job_tells_how_far_it_is() -> None:
     assert describe_progress(make_job()) == "3 running, 3 queued, 1 failed"
-    assert "slices     10 (3 queued, 1 leased, 2 running, 3 succeeded, 1 failed)" in describe_job(make_job())
+    assert "slices     10 (3 queued, 1 leased, 2 running, 3 succeeded, 1 failed)" in describe_job(make_job(), now=NOW)
     ended = make_job(state=JobState.FAILED, finished_at=NOW)
     assert describe_end(ended) == "Job abcdef12 failed after 3 min 00: 3 of 10 slices succeeded, 1 failed."
 

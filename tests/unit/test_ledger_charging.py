@@ -74,7 +74,10 @@ def test_who_is_at_fault_pays():
     never_began = {Cause.PACKAGES_FAILED, Cause.NOT_ALLOWED}
     assert all(RULES[cause] is ChargeRule.METERED for cause in SPENDS_RETRY - never_began)
     assert all(RULES[cause] is ChargeRule.NOTHING for cause in never_began)
-    assert all(RULES[cause] is ChargeRule.NOTHING for cause in NODE_FAULTS)
+    # What a machine had saved before it was lost is of use all the same.
+    lost = {Cause.NODE_VANISHED, Cause.NETWORK_LOST, Cause.GPU_LOST}
+    assert all(RULES[cause] is ChargeRule.TO_CHECKPOINT for cause in lost)
+    assert all(RULES[cause] is ChargeRule.NOTHING for cause in NODE_FAULTS - lost)
     assert RULES[Cause.HUB_FAULT] is RULES[Cause.SUPERSEDED] is ChargeRule.NOTHING
 
 
@@ -101,8 +104,15 @@ def test_who_is_at_fault_pays():
         (end(Cause.OWNER_RETURNED), 0),
         (end(Cause.OWNER_RETURNED, checkpoint_seconds=60), 60),
         (end(Cause.OWNER_RETURNED, checkpoint_seconds=600), 100),
-        # A checkpoint saves nobody who is at fault.
-        (end(Cause.NODE_VANISHED, checkpoint_seconds=60), 0),
+        # What was saved of a lost machine's work is of use, whoever is at fault.
+        (end(Cause.NODE_VANISHED, checkpoint_seconds=60), 60),
+        (end(Cause.NETWORK_LOST, checkpoint_seconds=60), 60),
+        (end(Cause.GPU_LOST, checkpoint_seconds=60), 60),
+        (end(Cause.NODE_VANISHED, state=AttemptState.LOST, checkpoint_seconds=60), 0),
+        # It pays for no work that is found to be wrong, nor twice for the same.
+        (end(Cause.WRONG_RESULT, checkpoint_seconds=60), 0),
+        (end(Cause.SUPERSEDED, checkpoint_seconds=60), 0),
+        (end(Cause.SANDBOX_REFUSED, checkpoint_seconds=60), 0),
     ],
 )
 def test_seconds_are_paid_by_the_cause_of_the_end(ended, seconds):

@@ -36,8 +36,8 @@ def test_a_seat_is_paid_to_the_checkpoint_whatever_ended_it(cause, state):
     assert count_paid_seconds(replace(end, checkpoint_seconds=1_000)) == 100
 
 
-def test_control_an_ordinary_attempt_that_the_node_lost_is_paid_nothing():
-    assert count_paid_seconds(End(Cause.NODE_VANISHED, AttemptState.RUNNING, 100, checkpoint_seconds=60)) == 0
+def test_control_an_ordinary_attempt_that_was_superseded_is_paid_nothing():
+    assert count_paid_seconds(End(Cause.SUPERSEDED, AttemptState.RUNNING, 100, checkpoint_seconds=60)) == 0
 
 
 def make_facts(**changes) -> PayFacts:

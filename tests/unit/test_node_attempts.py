@@ -15,8 +15,8 @@ from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.node import patience
 from computepool.node.agent import make_slots
-from computepool.node.attempts import make_env, make_limits
 from computepool.node.hardware.detect import Detected
+from computepool.node.job_terms import make_env, make_limits
 from computepool.node.runner.status import Output
 from computepool.wire.attempts import Controls
 from computepool.wire.jobs import InputFile
@@ -73,7 +73,8 @@ async def test_a_success_is_uploaded_signed_and_told(tmp_path: Path, line: Line,
     assert world.read_receipt(line.told["receipt"])["results"] == {
         str(id_of(answer)): {"result_sha256": line.told["result_sha256"], "run_seconds": 1.5, "exit_code": 0}
     }
-    assert {each.path for each in runners.request.inputs} == {"in/a", "main.py"}
+    own = {f".computepool/lib/computepool/{name}" for name in ("__init__.py", "job.py")}
+    assert {each.path for each in runners.request.inputs} == {"in/a", "main.py", *own}
     assert list(tmp_path.joinpath("attempts").iterdir()) == []
     assert world.holdings.free_slots == ("cpu:0", "cpu:1")
     await world.close()

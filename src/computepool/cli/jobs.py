@@ -92,13 +92,14 @@ def jobs_table(jobs: list[Job], *, now: datetime) -> Table:
 def _show_one(handle: JobHandle, *, as_json: bool) -> None:
     from itertools import islice
 
+    from computepool import clock
     from computepool.cli.terminal import print_json, screen
 
     if as_json:
         print_json({"job": handle.job, "slices": list(handle.slices())})
         return
     shown = list(islice(handle.slices(), _SLICES_SHOWN))
-    for line in describe_job(handle.job):
+    for line in describe_job(handle.job, now=clock.now()):
         click.echo(line)
     click.echo()
     screen().print(slices_table(shown))
@@ -106,7 +107,7 @@ def _show_one(handle: JobHandle, *, as_json: bool) -> None:
         click.echo(f"The first {len(shown)} of {handle.job.slice_count:,} slices; --json prints all.", err=True)
 
 
-def describe_job(job: Job) -> list[str]:
+def describe_job(job: Job, *, now: datetime) -> list[str]:
     from computepool.cli.words import format_seconds, plain, seconds_between
 
     rows = [
@@ -125,6 +126,8 @@ def describe_job(job: Job) -> list[str]:
     if job.finished_at is not None:
         took = seconds_between(job.started_at, job.finished_at)
         rows.append(("finished", _to_text(job.finished_at) + (f", after {format_seconds(took)}" if took else "")))
+    if job.at_risk_since is not None:
+        rows.append(("at risk", f"{format_seconds(seconds_between(job.at_risk_since, now))} of work at most"))
     if job.deadline_at is not None:
         rows.append(("deadline", _to_text(job.deadline_at)))
     if job.price is not None:
@@ -200,7 +203,7 @@ def slices_table(slices: list[Slice]) -> Table:
                 short_id(attempt.node_id),
                 attempt.slot,
                 format_seconds(attempt.run_seconds),
-                cell(explain_end(attempt) or _describe_outputs(part, attempt)),
+                cell(explain_end(attempt) or _describe_outputs(part, attempt) or describe_risk(part, attempt)),
             )
     return table
 
@@ -216,6 +219,17 @@ def explain_end(ended: Slice | Attempt) -> str:
         return f"the program ended with exit code {ended.exit_code}"
     words = PLAIN_WORDS[ended.cause]
     return f"{words}: {ended.message}" if ended.message else words
+
+
+def describe_risk(part: Slice, attempt: Attempt) -> str:
+    """Of one that runs: what would have to be done again if its machine went now."""
+    from computepool.cli.words import format_seconds
+
+    if attempt.at_risk_seconds is None:
+        return ""
+    done = "" if part.progress is None else f"{part.progress:.0%} done, "
+    since = "no checkpoint yet" if attempt.saved_at is None else f"{format_seconds(attempt.saved_seconds)} saved"
+    return f"{done}{since}, {format_seconds(attempt.at_risk_seconds)} at risk"
 
 
 def _describe_outputs(part: Slice, attempt: Attempt) -> str:

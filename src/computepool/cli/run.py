@@ -76,6 +76,13 @@ class _RunCommand(click.Command):
 @click.option("--name", help="How the job is called. [default: the script's name]")
 @click.option("--retries", type=int, default=2, show_default=True, help="How often a failed slice is tried again.")
 @click.option("--wall", default="1h", show_default=True, metavar="TIME", help="Longest run of a slice: 90s, 15m, 2h.")
+@click.option(
+    "--checkpoint",
+    default="5m",
+    show_default=True,
+    metavar="TIME",
+    help="How often what it saves leaves the machine: 30s, 5m.",
+)
 @click.option("--priority", type=int, default=0, show_default=True, help="Among your own slices: -10 to 10.")
 @click.option(
     "--class",
@@ -96,6 +103,7 @@ def command(
     script: str | None,
     variables: tuple[str, ...],
     wall: str,
+    checkpoint: str,
     deadline: str | None,
     isolation: str | None,
     requirements: str | None,
@@ -116,6 +124,7 @@ def command(
         computepool run -- sh -c 'nproc > $COMPUTEPOOL_OUTPUT_DIR/cores'
 
     Each slice finds its number in COMPUTEPOOL_SLICE_INDEX and leaves its results in COMPUTEPOOL_OUTPUT_DIR.
+    What it keeps in COMPUTEPOOL_CHECKPOINT_DIR it finds there again if it has to go on elsewhere.
     """
     behind: list[str] = click.get_current_context().meta["computepool.behind"]
     program = choose_program(script, behind)
@@ -125,7 +134,8 @@ def command(
         wanted["requirements"] = choose_requirements(requirements)
     wanted |= {
         "env": parse_variables(variables),
-        "wall_seconds": _parse_wall(wall),
+        "wall_seconds": _parse_time("--wall", wall),
+        "checkpoint_seconds": _parse_time("--checkpoint", checkpoint),
         "deadline_at": parse_deadline(deadline),
     }
     client = connect(hub_url, key, watching=not detach)
@@ -172,13 +182,13 @@ def parse_variables(pairs: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _parse_wall(text: str) -> int:
+def _parse_time(option: str, text: str) -> int:
     from computepool.cli.words import parse_seconds
 
     try:
         return parse_seconds(text)
     except ValueError as error:
-        raise click.UsageError(f"--wall: {error}.") from None
+        raise click.UsageError(f"{option}: {error}.") from None
 
 
 def parse_deadline(text: str | None) -> datetime | None:

@@ -319,6 +319,13 @@ def _describe_attempt(attempt: WhyAttempt) -> list[str]:
     if attempt.cause_words is not None:
         said = f" The node says: {one_line(attempt.message)}" if attempt.message else ""
         lines += wrap(f"{attempt.cause_words[0].upper()}{attempt.cause_words[1:]}.{said}", indent="     ")
+    if attempt.saved_at is not None:
+        lines += wrap(
+            f"Its last checkpoint holds {format_seconds(attempt.saved_seconds)} of its work.", indent="     "
+        )
+    if attempt.at_risk_seconds is not None:
+        since = "it began" if attempt.saved_at is None else "then"
+        lines += wrap(f"At risk: {format_seconds(attempt.at_risk_seconds)}, since {since}.", indent="     ")
     return lines
 
 

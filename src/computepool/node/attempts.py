@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,14 +22,16 @@ from computepool.core.errors import ComputePoolError, Conflict, NodeRemoved, Not
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.spec import SCRIPT_FILE_NAME, is_safe_relative_path, is_sha256
 from computepool.core.placement.slot import Slot
-from computepool.node import completion, files, journal, patience
+from computepool.node import completion, journal, patience
 from computepool.node.attempt_folder import AttemptFolder
+from computepool.node.checkpoint_shipping import CheckpointShipper, read_blocks
 from computepool.node.completion import Ending
 from computepool.node.config import NodeConfig
 from computepool.node.hosting import HostProcesses
 from computepool.node.hub_client import HubClient
 from computepool.node.identity import Identity
 from computepool.node.input_cache import InputCache, WrongBytes
+from computepool.node.job_terms import find_checkpoint_seconds, list_module, make_env, make_limits
 from computepool.node.log_shipping import LogShipper
 from computepool.node.outfit import Outfit, Wardrobe
 from computepool.node.refusal import Refused
@@ -37,7 +39,7 @@ from computepool.node.runner import handle
 from computepool.node.runner.request import AttemptRequest, InvalidAttempt
 from computepool.node.runner.status import FINISHED, STOP_CAUSES, VANISHED, Status
 from computepool.node.runner_end import wait_for_end
-from computepool.node.sandbox.port import OUTPUT_DIR, InputFile, Limits
+from computepool.node.sandbox.port import CHECKPOINT_NAME, NODE_NAME, InputFile
 from computepool.node.spent_tokens import SpentTokens
 from computepool.node.state_dir import StateDir
 from computepool.node.threads import finish_in_thread
@@ -50,8 +52,6 @@ Tell = Callable[[Completion], Awaitable[CompleteOutcome]]
 LOOK_SECONDS = 1.0
 # After its grace a runner needs a moment to bring everything down.
 LET_GO_SECONDS = 60.0
-# What a job may use when its order leaves a size open and the slot has none to share out.
-BYTES_MIN = 64_000_000
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,9 @@ class HeldAttempt:
         self._folder = AttemptFolder(around.state.attempts / str(self.id))
         self._shipper = LogShipper(
             around.hub, attempt_id=self.id, lease_secret=assignment.lease_secret, path=self._folder.log_path
+        )
+        self._checkpoints = CheckpointShipper(
+            around.hub, attempt_id=self.id, lease_secret=assignment.lease_secret, run_path=self._folder.run_path
         )
         self._pinned: tuple[str, ...] = ()
         self._pinned_packages: str | None = None
@@ -194,14 +197,19 @@ class HeldAttempt:
                 await self._start_unless_hurried(order)
             except Refused as refusal:
                 return refusal.ending
-        shipping = asyncio.ensure_future(self._shipper.run())
+        shipping = [asyncio.ensure_future(each.run()) for each in (self._shipper, self._checkpoints)]
         try:
             status = await self._watch()
         finally:
-            shipping.cancel()
-            await asyncio.gather(shipping, return_exceptions=True)
+            for each in shipping:
+                each.cancel()
+            await asyncio.gather(*shipping, return_exceptions=True)
         await self._shipper.finish()
-        return completion.from_status(status)
+        ending = completion.from_status(status)
+        if ending.cause is not None:
+            # A result makes it needless; everything else is paid, and goes on, from there.
+            await self._checkpoints.finish()
+        return ending
 
     async def _host(self, order: RunOrder, host: HostOrder) -> Ending:
         """A seat of a run: our own program, started for it and ended with it. Raises Refused."""
@@ -279,18 +287,43 @@ class HeldAttempt:
         self._pin(order)
         inputs = []
         for file in order.files:
-            download = partial(self._around.hub.open_input, self.id, self._assignment.lease_secret, file.sha256)
-            fetch = partial(self._around.cache.fetch, file.sha256, file.size_bytes, download)
-            try:
-                source = await patience.until_answered(fetch, what="input", attempt_id=self.id, sha256=file.sha256)
-            except (WrongBytes, NotFound) as error:
-                raise Refused(Cause.INPUT_MISSING, f"the input {file.path!r} could not be had: {error}") from None
+            source = await self._fetch(file.path, file.sha256, file.size_bytes)
             inputs.append(InputFile(path=file.path, source=str(source), executable=file.executable))
         if order.script is not None:
             await finish_in_thread(partial(self._folder.script_path.write_bytes, order.script.encode()))
             inputs = [each for each in inputs if each.path != SCRIPT_FILE_NAME]
             inputs.append(InputFile(path=SCRIPT_FILE_NAME, source=str(self._folder.script_path)))
-        return tuple(inputs)
+        return (*inputs, *list_module(), *await self._fetch_checkpoint(order))
+
+    async def _fetch_checkpoint(self, order: RunOrder) -> tuple[InputFile, ...]:
+        """What an earlier attempt has saved, for the job to find in its folder and go on from."""
+        if order.attempt_number <= 1:
+            return ()
+        ask = partial(self._around.hub.read_checkpoint, self.id, self._assignment.lease_secret)
+        try:
+            kept = await patience.until_answered(ask, what="checkpoint", attempt_id=self.id)
+        except NotFound:
+            # A hub from before there were any.
+            return ()
+        restored = []
+        self._pin_more(file.sha256 for file in kept.files)
+        for file in kept.files:
+            if not is_safe_relative_path(file.path) or not is_sha256(file.sha256):
+                raise Refused(Cause.INPUT_MISSING, f"the checkpoint's {file.path!r} has a path or hash of no use")
+            source = await self._fetch(file.path, file.sha256, file.size_bytes)
+            restored.append(InputFile(path=f"{NODE_NAME}/{CHECKPOINT_NAME}/{file.path}", source=str(source)))
+        if restored:
+            journal.info("checkpoint_restored", attempt_id=self.id, files=len(restored), by=kept.attempt_number)
+        return tuple(restored)
+
+    async def _fetch(self, path: str, sha256: str, size_bytes: int) -> Path:
+        """Its place in the cache, where only bytes with that hash are. Raises Refused."""
+        download = partial(self._around.hub.open_input, self.id, self._assignment.lease_secret, sha256)
+        fetch = partial(self._around.cache.fetch, sha256, size_bytes, download)
+        try:
+            return await patience.until_answered(fetch, what="input", attempt_id=self.id, sha256=sha256)
+        except (WrongBytes, NotFound) as error:
+            raise Refused(Cause.INPUT_MISSING, f"the input {path!r} could not be had: {error}") from None
 
     def _spawn(self, order: RunOrder, inputs: tuple[InputFile, ...], outfit: Outfit) -> None:
         try:
@@ -308,6 +341,7 @@ class HeldAttempt:
                 egress=outfit.egress,
                 slot=self.slot,
                 lease_seconds=self._assignment.lease_seconds,
+                checkpoint_seconds=find_checkpoint_seconds(order),
                 agent_alive_path=str(self._around.state.alive_path),
             )
         except InvalidAttempt as error:
@@ -355,7 +389,7 @@ class HeldAttempt:
                 self._assignment.lease_secret,
                 sha256=sha256,
                 size_bytes=size_bytes,
-                body=partial(_read_file, self._folder.get_output_path(path)),
+                body=partial(read_blocks, self._folder.get_output_path(path)),
             )
             try:
                 await patience.until_answered(put, what="output", attempt_id=self.id, sha256=sha256)
@@ -436,39 +470,14 @@ class HeldAttempt:
         self._around.cache.pin(self._pinned)
         self._pinned_packages = self._around.wardrobe.pin(order)
 
+    def _pin_more(self, sha256s: Iterable[str]) -> None:
+        more = tuple(sha256s)
+        self._pinned += more
+        self._around.cache.pin(more)
+
     def _pin_again(self) -> None:
         """An adopted runner may still be copying its inputs."""
         try:
             self._pin(msgspec.json.decode(self._assignment.order, type=RunOrder))
         except msgspec.DecodeError:
             return
-
-
-def make_env(order: RunOrder) -> dict[str, str]:
-    """The job's environment. What the protocol promises cannot be overridden by the job's own settings."""
-    return {
-        **order.env,
-        "COMPUTEPOOL_SLICE_INDEX": str(order.slice_index),
-        "COMPUTEPOOL_SLICE_COUNT": str(order.slice_count),
-        "COMPUTEPOOL_JOB_ID": str(order.job_id),
-        "COMPUTEPOOL_ATTEMPT_NUMBER": str(order.attempt_number),
-        "COMPUTEPOOL_OUTPUT_DIR": OUTPUT_DIR,
-    }
-
-
-def make_limits(order: RunOrder, slot: Slot | None, *, pids_max: int) -> Limits:
-    """The order's caps. A size of zero means "any": then the slot's share is the cap, never nothing."""
-    return Limits(
-        memory_bytes=order.ram_bytes or max(BYTES_MIN, slot.ram_bytes if slot else 0),
-        pids_max=pids_max,
-        cpu_cores=float(max(1, order.cores)),
-        disk_bytes=order.disk_bytes or max(BYTES_MIN, slot.disk_bytes if slot else 0),
-        wall_seconds=float(order.wall_seconds),
-        log_bytes=max(1, order.log_bytes),
-    )
-
-
-async def _read_file(path: Path) -> AsyncIterator[bytes]:
-    with await asyncio.to_thread(path.open, "rb") as file:
-        while block := await asyncio.to_thread(file.read, files.CHUNK_BYTES):
-            yield block

@@ -33,12 +33,15 @@ from computepool.node.identity import Identity
 from computepool.wire.accounts import HubView
 from computepool.wire.artifacts import Upload
 from computepool.wire.attempts import (
+    Checkpoint,
+    CheckpointAnswer,
     CompleteAnswer,
     CompleteBatch,
     CompleteBatchAnswer,
     CompleteRequest,
     HeartbeatAnswer,
     HeartbeatRequest,
+    KeptCheckpoint,
     LogAnswer,
     NextAnswer,
     NextRequest,
@@ -223,6 +226,22 @@ class HubClient:
             # A hub from before there was such a call: all of it is sent again.
             return 0
         return self._read(response, Upload).arrived_bytes
+
+    async def save_checkpoint(self, attempt_id: UUID, lease_secret: str, checkpoint: Checkpoint) -> CheckpointAnswer:
+        response = await self._call(
+            "PUT",
+            f"/v1/attempts/{attempt_id}/checkpoint",
+            body=_encode(checkpoint),
+            headers={"Lease-Secret": lease_secret},
+        )
+        return self._read(response, CheckpointAnswer)
+
+    async def read_checkpoint(self, attempt_id: UUID, lease_secret: str) -> KeptCheckpoint:
+        """What the attempt goes on from."""
+        response = await self._call(
+            "GET", f"/v1/attempts/{attempt_id}/checkpoint", headers={"Lease-Secret": lease_secret}
+        )
+        return self._read(response, KeptCheckpoint)
 
     @asynccontextmanager
     async def open_input(

@@ -19,7 +19,7 @@ from computepool.core.accounts.roles import Role
 from computepool.core.errors import InvalidSpec
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.order import PriorityClass
-from computepool.core.jobs.spec import SCRIPT_FILE_NAME
+from computepool.core.jobs.spec import CHECKPOINT_SECONDS, SCRIPT_FILE_NAME
 from computepool.core.jobs.state import JobState
 from computepool.core.ledger.charging import PriceMode
 from computepool.core.market.offers import DEFAULT_KIND, Audience
@@ -240,6 +240,7 @@ class Client:
         prefer: Preference | str = Preference.VALUE,
         retries: int = 2,
         wall_seconds: int = 3_600,
+        checkpoint_seconds: int = CHECKPOINT_SECONDS,
         priority: int = 0,
         priority_class: PriorityClass | str = PriorityClass.NORMAL,
         deadline_at: datetime | None = None,
@@ -259,6 +260,8 @@ class Client:
         `requirements` are Python packages, as a list or the path of a requirements file: the node installs them, from
         wheels alone, before the paid time begins. `image` is a container image by its digest, `name@sha256:...`.
         `egress` names hosts that the job wants to reach, `host:port`; the node's owner must allow each.
+        What the job keeps in `$COMPUTEPOOL_CHECKPOINT_DIR` is saved every `checkpoint_seconds`; after the loss of its
+        machine it goes on from there elsewhere.
         `max_price` is the most that an hour of a slot may cost, in credits. `price_per_slice` is a fixed price
         instead: for each slice that is delivered, times tier and region of the slot that takes it, and at most
         `max_price_per_slice`; `"card"` takes the rate card's for this `kind` of job.
@@ -302,6 +305,7 @@ class Client:
             deadline_at=deadline_at,
             expires_at=expires_at,
             price=_price(price_per_slice, max_price_per_slice),
+            checkpoint_seconds=checkpoint_seconds,
         )
         return self.submit_spec(spec, idempotency_key=idempotency_key)
 

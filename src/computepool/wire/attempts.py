@@ -59,6 +59,8 @@ class RunOrder(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     egress: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     # Absent: run the command.
     host: HostOrder | msgspec.UnsetType = msgspec.UNSET
+    # How often what lies in the checkpoint folder is sent; absent: every 300 s.
+    checkpoint_seconds: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -170,6 +172,35 @@ class CompleteBatchAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     answers: list[CompleteOutcome]
     next: NextAnswer | None = None
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
+    """What the job's checkpoint folder held, whole, at one moment. Files are uploaded like outputs."""
+
+    # Only grows within an attempt.
+    number: int
+    # How long the job had run at that moment.
+    run_seconds: float
+    files: tuple[OutputFile, ...]
+    # The job's own word on how much of it is done, 0 to 1.
+    progress: float | None = None
+
+
+class CheckpointAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Not accepted: upload what is missing and send it again."""
+
+    accepted: bool
+    # Hashes of files that the hub does not have.
+    missing: list[str] = []
+    # What the attempt is paid for at least, from now on.
+    saved_seconds: int = 0
+
+
+class KeptCheckpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The last accepted checkpoint of the slice, which the attempt begins with; without files: there is none."""
+
+    files: list[OutputFile] = []
+    attempt_number: int = 0
 
 
 class LogAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):

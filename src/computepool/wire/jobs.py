@@ -11,6 +11,7 @@ import msgspec
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.order import PriorityClass
+from computepool.core.jobs.spec import CHECKPOINT_SECONDS
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
 from computepool.core.ledger.charging import PriceMode
 from computepool.core.market.offers import DEFAULT_KIND
@@ -88,6 +89,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknow
     # Unfinished slices fail then.
     expires_at: datetime | None = None
     price: JobPrice = BY_THE_SECOND
+    # How often what the job keeps in $COMPUTEPOOL_CHECKPOINT_DIR leaves the machine: no more than so much is lost.
+    checkpoint_seconds: int = CHECKPOINT_SECONDS
 
 
 class SubmitBatch(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
@@ -128,6 +131,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     held_microcredits: int = 0
     # Where each slice has a fixed price; with the base that was agreed and the most that a slice may cost.
     price: JobPrice | None = None
+    # While it runs: what its slices have done since then would be done again if their machines went now. The oldest
+    # of them counts; each has its own figure.
+    at_risk_since: datetime | None = None
 
 
 class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -174,6 +180,12 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # What it came to, with the platform's part. Absent: nothing is owed for it.
     charged_microcredits: int | None = None
     fee_microcredits: int | None = None
+    # What its last accepted checkpoint holds, and when it was accepted. Where an attempt is paid to its checkpoint,
+    # it is paid for so many seconds.
+    saved_seconds: int = 0
+    saved_at: datetime | None = None
+    # While it runs: what it has done since its last accepted checkpoint, or in all.
+    at_risk_seconds: float | None = None
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -184,6 +196,8 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     message: str | None = None
     outputs: list[OutputFile] = []
     attempts: list[Attempt] = []
+    # The job's own word with its last checkpoint on how much of it is done, 0 to 1.
+    progress: float | None = None
 
 
 class SlicePage(msgspec.Struct, frozen=True, kw_only=True, gc=False):

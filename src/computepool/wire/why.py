@@ -141,6 +141,10 @@ class WhyAttempt(msgspec.Struct, frozen=True, kw_only=True):
     cause_words: str | None = None
     # What the node said of it.
     message: str | None = None
+    # What its last accepted checkpoint holds; and while it runs, what it has done since.
+    saved_seconds: int = 0
+    saved_at: datetime | None = None
+    at_risk_seconds: float | None = None
     # Need against slot as it is now; empty when the node has no such slot any more.
     margins: list[WhyMargin] = []
 

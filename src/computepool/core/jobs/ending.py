@@ -43,6 +43,8 @@ class Ended:
     ram_bytes: int
     memory_bytes_peak: int | None
     wall_seconds: int
+    # The slice has a checkpoint that its next attempt begins with.
+    is_saved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ def _say_next(ended: Ended) -> str:
         return f"{tried}; a checkpoint spends no retry."
     # Placement prefers another node and comes back to this one only if nobody else takes the slice.
     tried += ", on another node if one is free"
+    if ended.is_saved:
+        tried += ", from its last checkpoint"
     if not spends_retry(ended.cause):
         late = " If this node still delivers first, its result counts." if ended.state is AttemptState.LOST else ""
         return f"{tried}; this end spends no retry.{late}"

@@ -15,6 +15,7 @@ from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.retry import (
     ATTEMPTS_MAX,
     EXIT_CODE_CHECKPOINTED,
+    HARMLESS_SECONDS,
     KILLS_MAX,
     is_kill,
     is_tried_again,
@@ -60,6 +61,8 @@ class Attempt:
     cause: Cause | None = None
     # Digest of the report that ended it: the same report again gets the same answer again.
     report_sha256: bytes | None = None
+    # Whole seconds of its work that the last accepted checkpoint holds.
+    saved_seconds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +115,24 @@ def decide_last_report(
 
 
 def decide_loss(slice_: Slice, attempt: Attempt, cause: Cause) -> Decision | Refusal:
-    """The node went silent, or came back without the attempt. Its slice goes to the queue again."""
+    """The node went silent, or came back without the attempt. Its slice goes to the queue again.
+
+    One with a checkpoint is paid for it and is over: whoever comes next goes on from there. Without one it may yet be
+    the first to deliver.
+    """
     if attempt.state not in ATTEMPT_LIVE:
         return Refusal(f"the attempt is {attempt.state.value} already")
-    ended = replace(attempt, state=move_attempt(attempt.state, AttemptEvent.WENT_SILENT), cause=cause)
+    event = AttemptEvent.LEFT_BEHIND if attempt.saved_seconds else AttemptEvent.WENT_SILENT
+    ended = replace(attempt, state=move_attempt(attempt.state, event), cause=cause)
     return Decision(slice=_requeue_or_fail(slice_, attempt, cause), attempts=(ended,))
+
+
+def decide_last_loss(slice_: Slice, attempt: Attempt, cause: Cause) -> Decision | Refusal:
+    """The same when there is no money for another try."""
+    decision = decide_loss(replace(slice_, attempt_count=ATTEMPTS_MAX), attempt, cause)
+    if isinstance(decision, Refusal):
+        return decision
+    return replace(decision, slice=replace(decision.slice, attempt_count=slice_.attempt_count))
 
 
 def decide_stop(slice_: Slice, live: Sequence[Attempt], event: SliceEvent, cause: Cause) -> Decision | Refusal:
@@ -186,7 +202,12 @@ def _requeue_or_fail(slice_: Slice, attempt: Attempt, cause: Cause) -> Slice:
 
 
 def _is_further_kill(slice_: Slice, attempt: Attempt, cause: Cause) -> bool:
-    """The same machine twice in a row counts once: one that crashes by itself, alone on a grid, condemns nobody."""
+    """The same machine twice in a row counts once: one that crashes by itself, alone on a grid, condemns nobody.
+
+    Nor does one that went down after a long stretch of work that was saved: a job of weeks sees many machines go.
+    """
+    if attempt.saved_seconds >= HARMLESS_SECONDS:
+        return False
     return is_kill(cause, attempt.state) and attempt.node_id != slice_.avoid_node_id
 
 

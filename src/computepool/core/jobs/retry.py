@@ -13,6 +13,8 @@ ATTEMPTS_MAX = 1_000
 
 # A slice that has taken down so many machines is not given to another one.
 KILLS_MAX = 3
+# One that has saved so much of its work on a machine did not take it down.
+HARMLESS_SECONDS = 600
 
 
 def spends_retry(cause: Cause | None) -> bool:

@@ -30,11 +30,15 @@ PRIORITY_RANGE = range(-10, 11)
 PACKAGES_MAX = 100
 PACKAGE_LENGTH_MAX = 200
 EGRESS_MAX = 32
+CHECKPOINT_SECONDS = 300
+CHECKPOINT_SECONDS_MAX = 86_400
 
 # The node places the inline script under this name in the job's folder.
 SCRIPT_FILE_NAME = "main.py"
 # What a job leaves here comes back; inputs have no place in it.
 OUTPUT_FOLDER_NAME = "out"
+# What the node itself puts into a job's folder: the checkpoint, and the module for scripts.
+NODE_FOLDER_NAME = ".computepool"
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
@@ -117,6 +121,8 @@ class JobSpec:
     # host:port that the job wants to reach; the node's owner must allow each.
     egress: tuple[str, ...] = ()
     price: JobPrice = BY_THE_SECOND
+    # How often what lies in the checkpoint folder leaves the machine.
+    checkpoint_seconds: int = CHECKPOINT_SECONDS
 
 
 def list_faults(spec: JobSpec, *, now: datetime) -> list[str]:
@@ -205,6 +211,8 @@ def _file_faults(spec: JobSpec) -> list[str]:
             )
         if file.path.split("/")[0] == OUTPUT_FOLDER_NAME:
             faults.append(f"file path {file.path!r} lies in the folder for results; choose another than out/")
+        if file.path.split("/")[0] == NODE_FOLDER_NAME:
+            faults.append(f"file path {file.path!r} lies in the node's own folder; choose another than .computepool/")
         if file.path in seen:
             faults.append(f"file path {file.path!r} is given twice")
         if not is_sha256(file.sha256):
@@ -325,6 +333,8 @@ def _time_faults(spec: JobSpec, now: datetime) -> list[str]:
     faults = []
     if not 1 <= spec.wall_seconds <= WALL_SECONDS_MAX:
         faults.append(f"wall_seconds is {spec.wall_seconds}; 1 to {WALL_SECONDS_MAX:,} are allowed")
+    if not 1 <= spec.checkpoint_seconds <= CHECKPOINT_SECONDS_MAX:
+        faults.append(f"checkpoint_seconds is {spec.checkpoint_seconds}; 1 to {CHECKPOINT_SECONDS_MAX:,} are allowed")
     for name, at in (("expires_at", spec.expires_at), ("deadline_at", spec.deadline_at)):
         if at is not None and at.tzinfo is None:
             faults.append(f"{name} needs a time zone")

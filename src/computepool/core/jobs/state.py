@@ -46,6 +46,7 @@ class AttemptEvent(str, Enum):
     RESULT_ACCEPTED = "result_accepted"
     REPORTED_FAILED = "reported_failed"
     WENT_SILENT = "went_silent"
+    LEFT_BEHIND = "left_behind"  # went silent with a checkpoint: its slice goes on from there, without it
     STOPPED = "stopped"  # cancelled, superseded or expired
 
 
@@ -86,10 +87,12 @@ ATTEMPT_TRANSITIONS: Mapping[tuple[AttemptState, AttemptEvent], AttemptState] = 
     (A.LEASED, AE.RESULT_ACCEPTED): A.SUCCEEDED,
     (A.LEASED, AE.REPORTED_FAILED): A.FAILED,
     (A.LEASED, AE.WENT_SILENT): A.LOST,
+    (A.LEASED, AE.LEFT_BEHIND): A.FAILED,
     (A.LEASED, AE.STOPPED): A.CANCELLED,
     (A.RUNNING, AE.RESULT_ACCEPTED): A.SUCCEEDED,
     (A.RUNNING, AE.REPORTED_FAILED): A.FAILED,
     (A.RUNNING, AE.WENT_SILENT): A.LOST,
+    (A.RUNNING, AE.LEFT_BEHIND): A.FAILED,
     (A.RUNNING, AE.STOPPED): A.CANCELLED,
     # Lost is not the end: the node may only have been asleep.
     (A.LOST, AE.RESULT_ACCEPTED): A.SUCCEEDED,

@@ -44,9 +44,10 @@ RULES: Mapping[Cause | None, ChargeRule] = {
     Cause.POISONOUS: ChargeRule.METERED_IF_RUNNING,
     Cause.OWNER_RETURNED: ChargeRule.TO_CHECKPOINT,
     Cause.SUPERSEDED: ChargeRule.NOTHING,
-    Cause.GPU_LOST: ChargeRule.NOTHING,
-    Cause.NETWORK_LOST: ChargeRule.NOTHING,
-    Cause.NODE_VANISHED: ChargeRule.NOTHING,
+    # What was saved of a lost machine's work is of use to the submitter, whoever is at fault; the rest is not.
+    Cause.GPU_LOST: ChargeRule.TO_CHECKPOINT,
+    Cause.NETWORK_LOST: ChargeRule.TO_CHECKPOINT,
+    Cause.NODE_VANISHED: ChargeRule.TO_CHECKPOINT,
     Cause.SANDBOX_REFUSED: ChargeRule.NOTHING,
     Cause.INPUT_MISSING: ChargeRule.NOTHING,
     # Nothing ran.

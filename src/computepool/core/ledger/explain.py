@@ -128,6 +128,8 @@ class PayFacts:
     moved: Moved
     # Of a seat of a run: what it is paid to at most. None: an ordinary attempt.
     checkpoint_seconds: int | None = None
+    # Of an ordinary attempt: what its last accepted checkpoint holds.
+    saved_seconds: int = 0
 
     @property
     def is_seat(self) -> bool:
@@ -228,8 +230,12 @@ def _price(facts: PayFacts, seconds: int, state: AttemptState) -> int:
         frozen = FrozenPrice(PriceMode.PER_SECOND, facts.rate_microcredits_per_hour or 0)
     else:
         frozen = FrozenPrice(PriceMode.PER_SLICE, facts.slice_price_microcredits)
-    end = End(facts.cause, state, seconds, facts.checkpoint_seconds or 0, facts.is_seat)
-    return price_attempt(frozen, end, wall_seconds=facts.wall_seconds, is_own=facts.is_own)
+    return price_attempt(frozen, _to_end(facts, seconds, state), wall_seconds=facts.wall_seconds, is_own=facts.is_own)
+
+
+def _to_end(facts: PayFacts, seconds: int, state: AttemptState) -> End:
+    held = facts.saved_seconds if facts.checkpoint_seconds is None else facts.checkpoint_seconds
+    return End(facts.cause, state, seconds, held, facts.is_seat)
 
 
 def _list_states_before(facts: PayFacts) -> list[AttemptState]:
@@ -308,7 +314,7 @@ def _find_reason(facts: PayFacts, seconds: int) -> UnpaidReason:
         return UnpaidReason.NODE_FAULT
     if facts.checkpoint_seconds == 0:
         return UnpaidReason.NO_CHECKPOINT
-    if facts.is_seat:
+    if facts.is_seat or (facts.saved_seconds and RULES[facts.cause] is ChargeRule.TO_CHECKPOINT):
         return UnpaidReason.NO_PRICE
     if facts.cause in _REASONS:
         return _REASONS[facts.cause]
@@ -320,8 +326,10 @@ def _find_reason(facts: PayFacts, seconds: int) -> UnpaidReason:
 
 def _say_basis(facts: PayFacts, seconds: int) -> str:
     """What a fixed price came to, and why. A price by the second is told by its figures."""
+    is_cut = RULES[facts.cause] is ChargeRule.TO_CHECKPOINT and not facts.is_seat
+    seconds = min(seconds, facts.saved_seconds) if is_cut else seconds
     if facts.slice_price_microcredits is None:
-        return ""
+        return f" for the {seconds:,} s up to its last checkpoint" if is_cut else ""
     price = f"the fixed price of {say_credits(facts.slice_price_microcredits)}"
     if facts.cause is None:
         return f", the owner's part of {price}"

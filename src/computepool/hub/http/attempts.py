@@ -18,10 +18,12 @@ from computepool.hub.http.errors import to_error_body
 from computepool.hub.http.routing import Access, Call, Reply, Routes, Sent, read_bytes
 from computepool.hub.http.streaming import stream_blob
 from computepool.hub.services import attempts as service
+from computepool.hub.services import job_checkpoints
 from computepool.hub.services.attempts import Report
 from computepool.hub.store.attempts import HeldAttempt
 from computepool.wire import attempts as wire
 from computepool.wire.artifacts import Artifact, Upload
+from computepool.wire.jobs import OutputFile
 
 routes = Routes()
 
@@ -155,9 +157,9 @@ async def _prepare_claim(call: Call, boot_id: UUID, claim: wire.Claim | None) ->
 
 @routes.add("GET", "/v1/attempts/{attempt_id}/inputs/{sha256}", Access.NODE)
 async def read_input(call: Call) -> Response:
-    """The bytes of one of the job's input files."""
+    """The bytes of one of the job's input files, or of the checkpoint that the attempt goes on from."""
     held = await _get_held(call)
-    size_bytes = service.get_input_size(held, call.path["sha256"])
+    size_bytes = await job_checkpoints.get_input_size(call.hub.pool, held, call.path["sha256"])
     return stream_blob(call, call.path["sha256"], size_bytes)
 
 
@@ -182,6 +184,29 @@ async def look_at_output(call: Call) -> Upload:
     """How much of an upload that was cut has arrived."""
     held = await _get_held(call)
     return Upload(arrived_bytes=call.hub.blobs.count_arrived(str(held.id), call.path["sha256"]))
+
+
+@routes.add(
+    "PUT",
+    "/v1/attempts/{attempt_id}/checkpoint",
+    Access.NODE,
+    body=wire.Checkpoint,
+    answer=wire.CheckpointAnswer,
+)
+async def save_checkpoint(call: Call) -> wire.CheckpointAnswer:
+    """Save what the job has done so far, once its files are uploaded. Repeating it is harmless."""
+    held = await _get_held(call)
+    return await job_checkpoints.save_checkpoint(call.hub.pool, held, call.body)
+
+
+@routes.add("GET", "/v1/attempts/{attempt_id}/checkpoint", Access.NODE, answer=wire.KeptCheckpoint)
+async def read_checkpoint(call: Call) -> wire.KeptCheckpoint:
+    """The last accepted checkpoint of the attempt's slice, for the job to go on from."""
+    kept = await job_checkpoints.find_kept(call.hub.pool, await _get_held(call))
+    if kept is None:
+        return wire.KeptCheckpoint()
+    files = [OutputFile(path=f.path, sha256=f.sha256, size_bytes=f.size_bytes) for f in kept.files]
+    return wire.KeptCheckpoint(files=files, attempt_number=kept.attempt_number)
 
 
 @routes.add("POST", "/v1/attempts/{attempt_id}/logs", Access.NODE, query=LogsQuery, answer=wire.LogAnswer)

@@ -8,7 +8,9 @@ from uuid import UUID
 
 import msgspec
 
+from computepool import clock
 from computepool.core.errors import ComputePoolError, InvalidRequest
+from computepool.core.jobs.checkpoint import find_risk_seconds
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
 from computepool.core.ledger.charging import PriceMode
 from computepool.core.market.offers import DEFAULT_KIND
@@ -22,6 +24,7 @@ from computepool.hub.services.jobs import SliceDetail
 from computepool.hub.services.submissions import Submission
 from computepool.hub.store.attempts import AttemptRow
 from computepool.hub.store.jobs import Job
+from computepool.hub.store.why import AttemptFacts
 from computepool.wire import jobs as wire
 
 routes = Routes()
@@ -236,6 +239,7 @@ def to_job(job: Job) -> wire.Job:
         charged_microcredits=job.charged_microcredits,
         held_microcredits=job.held_remaining,
         price=None if (fixed := job.slice_price) is None else to_price(fixed),
+        at_risk_since=job.at_risk_since,
     )
 
 
@@ -259,6 +263,7 @@ def to_slice(detail: SliceDetail) -> wire.Slice:
         message=attempts[-1].message or None if attempts else None,
         outputs=outputs,
         attempts=[to_attempt(attempt) for attempt in attempts],
+        progress=detail.progress,
     )
 
 
@@ -280,4 +285,17 @@ def to_attempt(attempt: AttemptRow) -> wire.Attempt:
         slice_price_microcredits=attempt.slice_price_microcredits,
         charged_microcredits=attempt.charged_microcredits,
         fee_microcredits=attempt.fee_microcredits,
+        saved_seconds=attempt.saved_seconds,
+        saved_at=attempt.saved_at,
+        at_risk_seconds=to_risk_seconds(attempt),
+    )
+
+
+def to_risk_seconds(attempt: AttemptRow | AttemptFacts) -> float | None:
+    return find_risk_seconds(
+        attempt.state,
+        leased_at=attempt.leased_at,
+        started_at=attempt.started_at,
+        saved_at=attempt.saved_at,
+        now=clock.now(),
     )

@@ -10,7 +10,8 @@ import msgspec
 from starlette.responses import Response
 
 from computepool.core.ids import AccountId
-from computepool.core.ledger.charging import meter_seconds
+from computepool.core.jobs.state import AttemptState
+from computepool.core.ledger.charging import End, count_paid_seconds, meter_seconds
 from computepool.core.ledger.decimals import to_decimal
 from computepool.core.ledger.statement import find_flow
 from computepool.core.ledger.table import quote_formula, to_csv
@@ -228,7 +229,9 @@ def _meter(line: ChargeLine) -> int | None:
         held_seconds=(line.finished_at - line.leased_at).total_seconds(),
         wall_seconds=line.wall_seconds,
     )
-    return seconds if line.checkpoint_seconds is None else min(seconds, line.checkpoint_seconds)
+    is_seat = line.checkpoint_seconds is not None
+    held = line.saved_seconds if line.checkpoint_seconds is None else line.checkpoint_seconds
+    return count_paid_seconds(End(line.cause, AttemptState.RUNNING, seconds, held, is_seat))
 
 
 def _to_account_sum(found: AccountSum) -> wire.AccountSum:

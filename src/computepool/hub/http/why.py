@@ -16,7 +16,7 @@ from computepool.core.placement.idleness import Lack
 from computepool.core.placement.slot_classes import Place
 from computepool.core.placement.suggestions import Suggestion
 from computepool.core.placement.turn import Turn, say_turn
-from computepool.hub.http.jobs import to_job, to_price
+from computepool.hub.http.jobs import to_job, to_price, to_risk_seconds
 from computepool.hub.http.routing import Access, Call, Routes
 from computepool.hub.services import why as service
 from computepool.hub.services.why import AttemptStory, Choice, JobStory, NodeStory, SliceStory, Waiting
@@ -197,6 +197,9 @@ def _to_attempt(told: AttemptStory) -> wire.WhyAttempt:
         cause=attempt.cause,
         cause_words=told.end.words if told.end else None,
         message=attempt.message or None,
+        saved_seconds=attempt.saved_seconds,
+        saved_at=attempt.saved_at,
+        at_risk_seconds=to_risk_seconds(attempt),
         margins=_to_margins(told.margins),
     )
 

@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from computepool import entropy
-from computepool.core.errors import ComputePoolError, InvalidRequest, NotFound, StaleLease
+from computepool.core.errors import ComputePoolError, InvalidRequest, StaleLease
 from computepool.core.ids import AccountId, AttemptId, JobId, NodeId
 from computepool.core.jobs.cause import REPORTABLE, Cause
 from computepool.core.jobs.lease import (
@@ -20,6 +20,7 @@ from computepool.core.jobs.lease import (
     Decision,
     Refusal,
     decide_acknowledgement,
+    decide_last_loss,
     decide_last_report,
     decide_loss,
     decide_report,
@@ -116,7 +117,8 @@ async def finish_attempts(
     async with pool.acquire() as conn, conn.transaction():
         snapshot = await lock_snapshot(conn, (AttemptId(r.completion.attempt_id) for r in reports))
         present = await _list_outputs(conn, reports, snapshot)
-        purse = await _open_purse(conn, reports, snapshot)
+        failed = [AttemptId(r.completion.attempt_id) for r in reports if r.completion.cause is not None]
+        purse = await _open_purse(conn, failed, snapshot)
         kept: set[UUID] = set()
         for report in reports:
             try:
@@ -158,7 +160,7 @@ class _Purse:
         self._left = dict(available)
         self._slack_used: Counter[JobId] = Counter()
 
-    def pays(self, snapshot: Snapshot, account_id: AccountId, attempt: Attempt, row: ReportRow) -> bool:
+    def pays(self, snapshot: Snapshot, account_id: AccountId, attempt: Attempt, row: ReportRow | None) -> bool:
         price = snapshot.price(attempt, row)
         slack = max(0, snapshot.find_slack(attempt.job_id) - self._slack_used[attempt.job_id])
         missing = max(0, price - slack)
@@ -169,9 +171,8 @@ class _Purse:
         return True
 
 
-async def _open_purse(conn: Connection, reports: Sequence[Report], snapshot: Snapshot) -> _Purse:
+async def _open_purse(conn: Connection, failed: Iterable[AttemptId], snapshot: Snapshot) -> _Purse:
     """Read without locks: the books refuse what is not there, and the node reports again."""
-    failed = [AttemptId(r.completion.attempt_id) for r in reports if r.completion.cause is not None]
     accounts = {snapshot.get_account_id(snapshot.attempts[id].job_id) for id in failed if id in snapshot.attempts}
     if not accounts:
         return _Purse({})
@@ -319,7 +320,7 @@ async def reap_leases(pool: Pool, *, grace_seconds: float, limit: int, on_end: O
         assert snapshot.now is not None
         last_moment = snapshot.now - timedelta(seconds=grace_seconds)
         # The node may have been heard between the look and the lock.
-        lost = take_losses(snapshot, [id for id in overdue if snapshot.expires_at(id) <= last_moment])
+        lost = await take_losses(conn, snapshot, [id for id in overdue if snapshot.expires_at(id) <= last_moment])
         await snapshot.write(conn)
         await hub_store.notify(conn, "queue")
     on_end(snapshot.list_ended())
@@ -327,16 +328,24 @@ async def reap_leases(pool: Pool, *, grace_seconds: float, limit: int, on_end: O
     return lost
 
 
-def take_losses(snapshot: Snapshot, attempt_ids: Iterable[AttemptId]) -> int:
+async def take_losses(conn: Connection, snapshot: Snapshot, attempt_ids: Sequence[AttemptId]) -> int:
     """Nobody is working on these any more. Returns how many that is news of."""
     lost = 0
+    # What has saved nothing costs nothing: then there is no need to look at what anybody has.
+    purse = await _open_purse(conn, [id for id in attempt_ids if snapshot.attempts[id].saved_seconds], snapshot)
     for attempt_id in attempt_ids:
         attempt = snapshot.attempts[attempt_id]
         slice_ = snapshot.slices[attempt.job_id, attempt.slice_index]
         decision = decide_loss(slice_, attempt, Cause.NODE_VANISHED)
-        if isinstance(decision, Decision):
-            snapshot.take(decision)
-            lost += 1
+        if not isinstance(decision, Decision):
+            continue
+        if decision.slice.state is SliceState.QUEUED and attempt.saved_seconds:
+            account_id = snapshot.get_account_id(attempt.job_id)
+            if not purse.pays(snapshot, account_id, decision.attempts[0], None):
+                decision = decide_last_loss(slice_, attempt, Cause.NODE_VANISHED)
+                assert isinstance(decision, Decision)
+        snapshot.take(decision)
+        lost += 1
     return lost
 
 
@@ -358,12 +367,11 @@ async def get_held(
     return held
 
 
-def get_input_size(held: HeldAttempt, sha256: str) -> int:
-    """Only the job's own inputs can be read through its lease."""
+def find_input_size(held: HeldAttempt, sha256: str) -> int | None:
     for file in held.spec.get("files", []):
         if file["sha256"] == sha256:
             return int(file["size_bytes"])
-    raise NotFound("The job has no such input.")
+    return None
 
 
 async def record_output(pool: Pool, held: HeldAttempt, *, sha256: str, size_bytes: int) -> None:

@@ -50,7 +50,8 @@ def price_end(
         held_seconds=(now - before.leased_at).total_seconds(),
         wall_seconds=job.wall_seconds,
     )
-    end = End(after.cause, before.attempt.state, seconds, before.checkpoint_seconds or 0, is_seat)
+    held = before.attempt.saved_seconds if before.checkpoint_seconds is None else before.checkpoint_seconds
+    end = End(after.cause, before.attempt.state, seconds, held, is_seat)
     frozen = FrozenPrice(PriceMode.PER_SECOND if fixed is None else PriceMode.PER_SLICE, agreed)
     price = price_attempt(frozen, end, wall_seconds=job.wall_seconds)
     return charge_attempt(after.id, price, fee_ppm=before.fee_ppm) if price else None

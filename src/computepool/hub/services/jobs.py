@@ -18,6 +18,7 @@ from computepool.hub.services.stops import stop_job
 from computepool.hub.services.transitions import OnEnd, ignore_end
 from computepool.hub.store import attempts as attempt_store
 from computepool.hub.store import events as event_store
+from computepool.hub.store import job_checkpoints as checkpoint_store
 from computepool.hub.store import jobs as job_store
 from computepool.hub.store import logs as log_store
 from computepool.hub.store import slices as slice_store
@@ -34,6 +35,8 @@ LOG_PIECES_PER_PAGE = 16
 class SliceDetail:
     slice: SliceRow
     attempts: list[AttemptRow]
+    # The job's own word on how far it is, with its last checkpoint.
+    progress: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +78,12 @@ async def list_slices(
         attempts = await attempt_store.list_attempts(
             conn, job_id=job_id, slice_indexes=[row.slice_index for row in rows]
         )
+        tried = [row.slice_index for row in rows if row.attempt_count]
+        progress = await checkpoint_store.list_progress(conn, job_id=job_id, slice_indexes=tried) if tried else {}
     by_slice: dict[int, list[AttemptRow]] = {row.slice_index: [] for row in rows}
     for attempt in attempts:
         by_slice[attempt.slice_index].append(attempt)
-    return [SliceDetail(row, by_slice[row.slice_index]) for row in rows]
+    return [SliceDetail(row, by_slice[row.slice_index], progress.get(row.slice_index)) for row in rows]
 
 
 async def get_slice(pool: Pool, caller: AccountCaller, job_id: JobId, index: int) -> SliceDetail:

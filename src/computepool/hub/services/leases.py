@@ -14,7 +14,7 @@ import msgspec
 from computepool import clock, entropy
 from computepool.core.ids import AccountId, AttemptId, JobId, RunId
 from computepool.core.jobs.lease import Attempt
-from computepool.core.jobs.spec import SCRIPT_FILE_NAME
+from computepool.core.jobs.spec import CHECKPOINT_SECONDS, SCRIPT_FILE_NAME
 from computepool.core.networks.run import seat_id
 from computepool.core.placement.price import SlicePrice
 from computepool.core.placement.rounds import Pair, Round, Wish
@@ -240,6 +240,9 @@ class Leases:
             packages=spec.packages or msgspec.UNSET,
             egress=spec.egress or msgspec.UNSET,
             host=self._to_host_order(order.run_id, lease.slice_index) if order.run_id else msgspec.UNSET,
+            checkpoint_seconds=(
+                msgspec.UNSET if spec.checkpoint_seconds == CHECKPOINT_SECONDS else spec.checkpoint_seconds
+            ),
         )
 
     def _to_host_order(self, run_id: RunId, slice_index: int) -> HostOrder:

@@ -194,7 +194,7 @@ async def record_boot(
         if boots[0] == node.boot_id:
             return False
         await node_store.set_boot(conn, id=node_id, boot_id=boots[0], past_boot_ids=boots[1])
-        take_losses(snapshot, missing)
+        await take_losses(conn, snapshot, missing)
         await snapshot.write(conn)
         await event_store.record_events(
             conn, [NewEvent(kind="node_booted", account_id=node.account_id, node_id=node_id)]

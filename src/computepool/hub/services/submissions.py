@@ -553,6 +553,7 @@ def _to_spec(request: wire.JobSpec) -> JobSpec:
         image=request.image,
         packages=request.packages,
         egress=request.egress,
+        checkpoint_seconds=request.checkpoint_seconds,
         price=BY_THE_SECOND if request.price is wire.BY_THE_SECOND else JobPrice(*astuple(request.price)),
     )
 

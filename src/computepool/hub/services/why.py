@@ -318,7 +318,9 @@ async def _tell_slice(
         # Where an attempt died nobody asks why it was there; where it runs or ran well, the table tells.
         if attempts and attempts[0].cause is None:
             choice = await _explain_choice(conn, settings, book, prices, job, to_shape(need), attempts[0], viewer_id)
-    return SliceStory(slice_, [_tell_attempt(job, need, slice_, attempt) for attempt in attempts], choice)
+    is_saved = any(attempt.saved_at is not None for attempt in attempts)
+    told = [_tell_attempt(job, need, slice_, attempt, is_saved=is_saved) for attempt in attempts]
+    return SliceStory(slice_, told, choice)
 
 
 async def _explain_choice(
@@ -403,7 +405,9 @@ def _list_names(fitting: Fitting) -> dict[tuple[NodeId, str], str]:
     }
 
 
-def _tell_attempt(job: Job, need: Requirements, slice_: SliceFacts, attempt: AttemptFacts) -> AttemptStory:
+def _tell_attempt(
+    job: Job, need: Requirements, slice_: SliceFacts, attempt: AttemptFacts, *, is_saved: bool
+) -> AttemptStory:
     end = None
     if attempt.cause is not None:
         end = explain_end(
@@ -419,6 +423,7 @@ def _tell_attempt(job: Job, need: Requirements, slice_: SliceFacts, attempt: Att
                 ram_bytes=need.ram_bytes,
                 memory_bytes_peak=attempt.memory_bytes_peak,
                 wall_seconds=job.wall_seconds,
+                is_saved=is_saved,
             )
         )
     margins: tuple[Margin, ...] = ()

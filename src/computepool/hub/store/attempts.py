@@ -184,6 +184,8 @@ class AttemptRow:
     slice_price_microcredits: int | None
     charged_microcredits: int | None
     fee_microcredits: int | None
+    saved_seconds: int
+    saved_at: datetime | None
 
 
 async def insert_leases(
@@ -388,4 +390,5 @@ def _to_attempt(row: Any) -> Attempt:
         state=AttemptState(row["state"]),
         cause=_cause(row.get("cause")),
         report_sha256=row.get("report_sha256"),
+        saved_seconds=row.get("saved_seconds", 0),
     )

@@ -56,6 +56,8 @@ class Job:
     running_count: int
     # Its slices are seats of this run.
     run_id: RunId | None = None
+    # The oldest work of a live attempt that no checkpoint holds.
+    at_risk_since: datetime | None = None
 
     @property
     def slice_price(self) -> SlicePrice | None:

@@ -293,6 +293,8 @@ CREATE TABLE public.attempts (
     checkpoint_seconds integer,
     slice_price_microcredits bigint,
     pooled boolean DEFAULT false NOT NULL,
+    saved_seconds integer DEFAULT 0 NOT NULL,
+    saved_at timestamp with time zone,
     made_good_microcredits bigint,
     CONSTRAINT attempts_cause_check CHECK (((cause IS NOT NULL) = (state = ANY (ARRAY['failed'::public.attempt_state, 'lost'::public.attempt_state, 'cancelled'::public.attempt_state])))),
     CONSTRAINT attempts_charged_check CHECK ((charged_microcredits >= 0)),
@@ -304,6 +306,7 @@ CREATE TABLE public.attempts (
     CONSTRAINT attempts_holdback_check CHECK ((holdback_seconds >= 0)),
     CONSTRAINT attempts_made_good_check CHECK (((made_good_microcredits IS NULL) OR ((made_good_microcredits >= 0) AND (NOT (cause IS DISTINCT FROM 'superseded'::public.failure_cause))))),
     CONSTRAINT attempts_rate_check CHECK ((rate_microcredits_per_hour >= 0)),
+    CONSTRAINT attempts_saved_check CHECK (((saved_seconds >= 0) AND ((saved_at IS NOT NULL) OR (saved_seconds = 0)))),
     CONSTRAINT attempts_slice_price_check CHECK (((slice_price_microcredits IS NULL) OR ((slice_price_microcredits >= 0) AND (rate_microcredits_per_hour IS NULL))))
 )
 WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.01', autovacuum_analyze_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
@@ -500,6 +503,23 @@ CREATE TABLE public.invites (
     expires_at timestamp with time zone NOT NULL,
     used_by uuid,
     used_at timestamp with time zone
+);
+CREATE TABLE public.job_checkpoints (
+    job_id uuid NOT NULL,
+    slice_index integer NOT NULL,
+    attempt_id uuid NOT NULL,
+    attempt_number integer NOT NULL,
+    number integer NOT NULL,
+    sha256 bytea NOT NULL,
+    files jsonb NOT NULL,
+    size_bytes bigint NOT NULL,
+    progress double precision,
+    accepted_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT job_checkpoints_files_check CHECK (((jsonb_typeof(files) = 'array'::text) AND (jsonb_array_length(files) >= 1))),
+    CONSTRAINT job_checkpoints_hash_check CHECK ((octet_length(sha256) = 32)),
+    CONSTRAINT job_checkpoints_number_check CHECK (((number >= 1) AND (attempt_number >= 1))),
+    CONSTRAINT job_checkpoints_progress_check CHECK (((progress >= (0)::double precision) AND (progress <= (1)::double precision))),
+    CONSTRAINT job_checkpoints_size_check CHECK ((size_bytes >= 0))
 );
 CREATE TABLE public.jobs (
     id uuid NOT NULL,
@@ -1166,6 +1186,8 @@ ALTER TABLE ONLY public.idempotency
     ADD CONSTRAINT idempotency_pkey PRIMARY KEY (account_id, key);
 ALTER TABLE ONLY public.invites
     ADD CONSTRAINT invites_pkey PRIMARY KEY (token_sha256);
+ALTER TABLE ONLY public.job_checkpoints
+    ADD CONSTRAINT job_checkpoints_pkey PRIMARY KEY (job_id, slice_index);
 ALTER TABLE ONLY public.jobs
     ADD CONSTRAINT jobs_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.ledger_accounts
@@ -1354,6 +1376,8 @@ ALTER TABLE ONLY public.invites
     ADD CONSTRAINT invites_created_by_fkey FOREIGN KEY (created_by) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.invites
     ADD CONSTRAINT invites_used_by_fkey FOREIGN KEY (used_by) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.job_checkpoints
+    ADD CONSTRAINT job_checkpoints_attempt_id_fkey FOREIGN KEY (attempt_id) REFERENCES public.attempts(id);
 ALTER TABLE ONLY public.networks
     ADD CONSTRAINT networks_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.nodes

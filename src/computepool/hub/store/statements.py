@@ -74,6 +74,8 @@ class ChargeLine:
     dispute: DisputeNote | None
     # Of a seat of a run: what it is paid to at most. None: an ordinary attempt.
     checkpoint_seconds: int | None = None
+    # Of an ordinary attempt: what its last accepted checkpoint holds.
+    saved_seconds: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,8 @@ class AttemptFacts:
     cause: Cause | None
     message: str
     memory_bytes_peak: int | None
+    saved_seconds: int
+    saved_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,4 +365,6 @@ def _to_attempt(row: Any) -> AttemptFacts:
         cause=Cause(row["cause"]) if row["cause"] else None,
         message=row["message"],
         memory_bytes_peak=row["memory_bytes_peak"],
+        saved_seconds=row["saved_seconds"],
+        saved_at=row["saved_at"],
     )

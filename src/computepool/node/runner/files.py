@@ -5,6 +5,9 @@ stop.json      agent   the wish to end it, and why
 status.json    runner  how it stands; replaced as a whole, never half written
 log            runner  what the job printed, up to its limit
 outputs/       runner  what the job left in its output folder
+checkpoint.json runner which files the job had saved at one moment; replaced as a whole by the next moment
+saved/         runner  those files, by their hash, as far as the hub may not have them
+shipped.json   agent   the last checkpoint that the hub has answered
 runner.log     runner  what the runner itself had to say (empty unless something broke)
 resources.json runner  what it took from the machine, for whoever must clean up after it
 """
@@ -17,6 +20,7 @@ from typing import Any
 
 REQUEST, STOP, STATUS = "request.json", "stop.json", "status.json"
 LOG, OUTPUTS, RUNNER_LOG = "log", "outputs", "runner.log"
+CHECKPOINT, SAVED, SHIPPED = "checkpoint.json", "saved", "shipped.json"
 
 
 def write_json(state_dir: str, name: str, content: dict[str, Any], *, durable: bool = False) -> None:

@@ -18,11 +18,11 @@ ENTRY_COUNT_MAX = 10_000
 DEPTH_MAX = 32
 PATH_BYTES_MAX = 1024
 REFUSED_COUNT_MAX = 100
-_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_OPEN_DIR = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+OPEN_DIR = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class _Refusal(Exception):
+class RefusedEntry(Exception):
     """Why one entry stays behind."""
 
 
@@ -56,7 +56,7 @@ class Collector:
             path = prefix + name
             try:
                 self._take(folder_fd, name, path, depth=depth)
-            except _Refusal as refusal:
+            except RefusedEntry as refusal:
                 self._refuse(path, str(refusal))
             except OSError as error:
                 self._refuse(path, f"cannot be read or stored: {error.strerror}")
@@ -66,15 +66,15 @@ class Collector:
         found = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
         if stat.S_ISDIR(found.st_mode):
             if depth >= DEPTH_MAX:
-                raise _Refusal(f"folders deeper than {DEPTH_MAX}")
-            fd = os.open(name, _OPEN_DIR, dir_fd=folder_fd)
+                raise RefusedEntry(f"folders deeper than {DEPTH_MAX}")
+            fd = os.open(name, OPEN_DIR, dir_fd=folder_fd)
             try:
                 self._walk(fd, path + "/", depth=depth + 1)
             finally:
                 os.close(fd)
             return
         check_file(found, bytes_left=self._bytes_left)
-        fd = os.open(name, _OPEN_FILE, dir_fd=folder_fd)
+        fd = os.open(name, OPEN_FILE, dir_fd=folder_fd)
         try:
             # Looked at again through the descriptor: what was a file a moment ago must still be one.
             opened = os.fstat(fd)
@@ -96,20 +96,20 @@ def check_name(name: str, path: str) -> None:
     """A name that every system can store and every terminal can show. Raises with the reason."""
     # Not printable: control characters, direction marks, and bytes that are not UTF-8.
     if not name.isprintable() or "\\" in name:
-        raise _Refusal("the name holds characters that not every system can store")
+        raise RefusedEntry("the name holds characters that not every system can store")
     if len(path.encode()) > PATH_BYTES_MAX:
-        raise _Refusal(f"the path is longer than {PATH_BYTES_MAX} bytes")
+        raise RefusedEntry(f"the path is longer than {PATH_BYTES_MAX} bytes")
 
 
 def check_file(found: os.stat_result, *, bytes_left: int) -> None:
     if not stat.S_ISREG(found.st_mode):
         kinds = ((stat.S_ISLNK, "a link"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
         kind = next((words for test, words in kinds if test(found.st_mode)), "a device")
-        raise _Refusal(f"{kind}, not a regular file")
+        raise RefusedEntry(f"{kind}, not a regular file")
     if found.st_nlink != 1:
-        raise _Refusal("the file has a second name")
+        raise RefusedEntry("the file has a second name")
     if found.st_size > bytes_left:
-        raise _Refusal(f"{found.st_size} bytes do not fit into the {bytes_left} that are left for outputs")
+        raise RefusedEntry(f"{found.st_size} bytes do not fit into the {bytes_left} that are left for outputs")
 
 
 def copy_and_hash(source_fd: int, target: str, path: str, size_bytes: int) -> Output:

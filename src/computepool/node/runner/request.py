@@ -12,6 +12,7 @@ from computepool.node.sandbox.port import InputFile, Limits
 
 ATTEMPT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+CHECKPOINT_SECONDS = 300.0
 
 
 class InvalidAttempt(ValueError):
@@ -33,6 +34,7 @@ class _Fields(NamedTuple):
     devices: tuple[str, ...]
     environment: str | None
     egress: tuple[str, ...]
+    checkpoint_seconds: float  # how often what the job saves is taken out
 
 
 class AttemptRequest(_Fields):
@@ -58,6 +60,7 @@ class AttemptRequest(_Fields):
         devices: tuple[str, ...] = (),
         environment: str | None = None,
         egress: tuple[str, ...] = (),
+        checkpoint_seconds: float = CHECKPOINT_SECONDS,
     ) -> AttemptRequest:
         request = super().__new__(
             cls,
@@ -75,6 +78,7 @@ class AttemptRequest(_Fields):
             devices,
             environment,
             egress,
+            checkpoint_seconds,
         )
         request._check()
         return request
@@ -91,6 +95,8 @@ class AttemptRequest(_Fields):
         for name, limit in self.limits._asdict().items():
             if limit <= 0:
                 raise InvalidAttempt(f"limit {name} must be above zero")
+        if self.checkpoint_seconds <= 0:
+            raise InvalidAttempt("checkpoint_seconds must be above zero")
         if len({file.path for file in self.inputs}) != len(self.inputs):
             raise InvalidAttempt("two inputs have the same path")
 
@@ -110,6 +116,7 @@ class AttemptRequest(_Fields):
             "devices": list(self.devices),
             "environment": self.environment,
             "egress": list(self.egress),
+            "checkpoint_seconds": self.checkpoint_seconds,
         }
 
     @classmethod
@@ -133,6 +140,7 @@ class AttemptRequest(_Fields):
                 devices=tuple(str(path) for path in content.get("devices", ())),
                 environment=_text_or_none(content.get("environment")),
                 egress=tuple(str(target) for target in content.get("egress", ())),
+                checkpoint_seconds=float(content.get("checkpoint_seconds", CHECKPOINT_SECONDS)),
             )
         except InvalidAttempt:
             raise

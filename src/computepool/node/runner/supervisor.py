@@ -13,6 +13,7 @@ import sys
 import time
 
 from computepool.node.runner import files, status
+from computepool.node.runner.checkpoints import CheckpointTaker
 from computepool.node.runner.liveness import get_own_birth
 from computepool.node.runner.log import CappedLog
 from computepool.node.runner.outputs import Collector
@@ -143,10 +144,19 @@ class _Supervisor:
         began, current = time.monotonic(), current._replace(state=status.RUNNING, started_at=time.time())
         files.write_json(self._state_dir, files.STATUS, current.to_json())
         self._watch.start_clock()
-        ended = self._await_end()
+        taker = CheckpointTaker(
+            self._state_dir,
+            self._sandbox,
+            every_seconds=self._request.checkpoint_seconds,
+            bytes_max=self._request.limits.disk_bytes,
+            say=lambda text: self._log.add(text.encode()),
+            now=began,
+        )
+        ended = self._await_end(taker)
         run_seconds = time.monotonic() - began
         # Before anything is read back: daemons that the job left behind must not go on writing.
         self._sandbox.kill()
+        taker.finish(exit_code=ended.code if ended is not None else None)
         usage = self._read_usage()
         self._drain_output()
         current, disk_is_full = self._collect(current)
@@ -175,11 +185,11 @@ class _Supervisor:
             log_truncated=self._log.is_cut,
         )
 
-    def _await_end(self) -> Exit | None:
+    def _await_end(self, taker: CheckpointTaker) -> Exit | None:
         """The job's own end, or None when it has to be killed."""
         next_look = 0.0
         while True:
-            wait_seconds = max(0.0, min(next_look, self._kill_at) - time.monotonic())
+            wait_seconds = max(0.0, min(next_look, self._kill_at, taker.next_at) - time.monotonic())
             self._poller.poll(math.ceil(wait_seconds * 1000))
             is_signalled = self._wakeups.drain()
             self._read_output()
@@ -196,6 +206,8 @@ class _Supervisor:
                 self._look_for_stop(now)
             if now >= self._kill_at:
                 return None
+            if now >= taker.next_at:
+                taker.step(now)
 
     def _look_for_stop(self, now: float) -> None:
         stop = self._watch.find_stop()

@@ -25,9 +25,11 @@ from computepool.node.sandbox.disk import JobDisk, create_disk, plan_image, plan
 from computepool.node.sandbox.egress import Gate, open_gate, plan_network
 from computepool.node.sandbox.engines import fixed_environment
 from computepool.node.sandbox.environment_mount import hide_environment, plan_environment, show_environment
-from computepool.node.sandbox.inputs import furnish
+from computepool.node.sandbox.inputs import furnish, open_folder
 from computepool.node.sandbox.port import (
+    CHECKPOINT_NAME,
     JOB_DIR,
+    NODE_NAME,
     OUTPUT_NAME,
     Exit,
     Limits,
@@ -171,11 +173,10 @@ class BubblewrapSandbox:
         return self._cgroup.usage()
 
     def open_outputs(self) -> int | None:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            return os.open(OUTPUT_NAME, flags, dir_fd=self._job_dir_fd)
-        except OSError:
-            return None
+        return open_folder(self._job_dir_fd, OUTPUT_NAME)
+
+    def open_checkpoint(self) -> int | None:
+        return open_folder(self._job_dir_fd, NODE_NAME, CHECKPOINT_NAME)
 
     def close(self) -> None:
         self.abandon()

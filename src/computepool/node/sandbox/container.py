@@ -28,8 +28,10 @@ from computepool.node.sandbox.disk import JobDisk, create_disk, plan_image, plan
 from computepool.node.sandbox.egress import Gate, open_gate, plan_network
 from computepool.node.sandbox.engines import Engine, Place
 from computepool.node.sandbox.environment_mount import hide_environment, show_environment
-from computepool.node.sandbox.inputs import furnish
+from computepool.node.sandbox.inputs import furnish, open_folder
 from computepool.node.sandbox.port import (
+    CHECKPOINT_NAME,
+    NODE_NAME,
     OUTPUT_NAME,
     Exit,
     InputMissing,
@@ -211,11 +213,10 @@ class ContainerSandbox:
         return usage._replace(oom_kill_count=max(usage.oom_kill_count, self._memory.count()))
 
     def open_outputs(self) -> int | None:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            return os.open(OUTPUT_NAME, flags, dir_fd=self._taken.disk.fd)
-        except OSError:
-            return None
+        return open_folder(self._taken.disk.fd, OUTPUT_NAME)
+
+    def open_checkpoint(self) -> int | None:
+        return open_folder(self._taken.disk.fd, NODE_NAME, CHECKPOINT_NAME)
 
     def close(self) -> None:
         self.abandon()

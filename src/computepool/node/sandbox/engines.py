@@ -10,7 +10,15 @@ from typing import NamedTuple
 
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.node.sandbox.bubblewrap_line import INSIDE_UID, TMP_BYTES, plan_shm_bytes
-from computepool.node.sandbox.port import ENVIRONMENT_DIR, JOB_DIR, OUTPUT_DIR, Limits, SandboxRequest
+from computepool.node.sandbox.port import (
+    CHECKPOINT_DIR,
+    ENVIRONMENT_DIR,
+    JOB_DIR,
+    MODULE_DIR,
+    OUTPUT_DIR,
+    Limits,
+    SandboxRequest,
+)
 
 MEGABYTE = 1 << 20
 OPEN_FILES = 1024
@@ -146,9 +154,11 @@ def write_environment(engine: Engine, request: SandboxRequest, *, has_gate: bool
 
 def fixed_environment(request: SandboxRequest, *, has_gate: bool) -> dict[str, str]:
     """What no setting of the job's own can change, on any backend."""
-    fixed = {"COMPUTEPOOL_OUTPUT_DIR": OUTPUT_DIR}
-    if request.environment is not None:
-        fixed["PYTHONPATH"] = ":".join(filter(None, (ENVIRONMENT_DIR, request.env.get("PYTHONPATH", ""))))
+    fixed = {"COMPUTEPOOL_OUTPUT_DIR": OUTPUT_DIR, "COMPUTEPOOL_CHECKPOINT_DIR": CHECKPOINT_DIR}
+    if request.image is None:
+        # An image may have a search path of its own. Our module comes last: a job's own of that name goes before it.
+        packages = ENVIRONMENT_DIR if request.environment is not None else ""
+        fixed["PYTHONPATH"] = ":".join(filter(None, (packages, request.env.get("PYTHONPATH", ""), MODULE_DIR)))
     if has_gate:
         from computepool.node.sandbox.egress import GATE_URL
 

@@ -7,7 +7,15 @@ import os
 import stat
 from collections.abc import Callable, Iterable
 
-from computepool.node.sandbox.port import OUTPUT_NAME, InputFile, InputMissing, SandboxRequest, StartCancelled
+from computepool.node.sandbox.port import (
+    CHECKPOINT_NAME,
+    NODE_NAME,
+    OUTPUT_NAME,
+    InputFile,
+    InputMissing,
+    SandboxRequest,
+    StartCancelled,
+)
 
 PATH_BYTES_MAX = 1024
 CHUNK_BYTES = 8 * 1024 * 1024
@@ -27,9 +35,14 @@ def check_path(path: str) -> None:
 
 
 def furnish(job_dir_fd: int, request: SandboxRequest, *, uid: int | None, is_cancelled: Callable[[], bool]) -> None:
-    """The folder for outputs, and every input in its place."""
+    """The folders for outputs and for what is saved, and every input in its place."""
     try:
         os.close(make_dir(job_dir_fd, OUTPUT_NAME, uid=uid))
+        own = make_dir(job_dir_fd, NODE_NAME, uid=uid)
+        try:
+            os.close(make_dir(own, CHECKPOINT_NAME, uid=uid))
+        finally:
+            os.close(own)
     except OSError as error:
         raise InputMissing(f"the job's folder is too small for anything: {error.strerror}") from error
     place_inputs(job_dir_fd, request.inputs, uid=uid, is_cancelled=is_cancelled)
@@ -55,6 +68,23 @@ def make_dir(parent_fd: int, name: str, *, uid: int | None) -> int:
     os.fchmod(fd, 0o755)
     if uid is not None:
         os.fchown(fd, uid, uid)
+    return fd
+
+
+def open_folder(job_dir_fd: int, *names: str) -> int | None:
+    """A folder below the job's, name by name: no link that the job put in the way is followed. None: it is gone."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = -1
+    try:
+        for name in names:
+            inner = os.open(name, flags, dir_fd=fd if fd >= 0 else job_dir_fd)
+            if fd >= 0:
+                os.close(fd)
+            fd = inner
+    except OSError:
+        if fd >= 0:
+            os.close(fd)
+        return None
     return fd
 
 

@@ -17,6 +17,10 @@ OUTPUT_NAME = "out"
 OUTPUT_DIR = f"{JOB_DIR}/{OUTPUT_NAME}"
 # Where a job finds the Python packages it asked for.
 ENVIRONMENT_DIR = "/environment"
+# What the node itself puts beside the job's files: what the job saves, and a module for scripts.
+NODE_NAME, CHECKPOINT_NAME, MODULE_NAME = ".computepool", "checkpoint", "lib"
+CHECKPOINT_DIR = f"{JOB_DIR}/{NODE_NAME}/{CHECKPOINT_NAME}"
+MODULE_DIR = f"{JOB_DIR}/{NODE_NAME}/{MODULE_NAME}"
 
 
 class SandboxRefused(Exception):
@@ -112,6 +116,9 @@ class Sandbox(Protocol):
 
         Only after `kill`: nothing may change under the collector's hands.
         """
+
+    def open_checkpoint(self) -> int | None:
+        """A descriptor of the folder in which the job keeps what it saves, also while it runs; None: it is gone."""
 
     def close(self) -> None:
         """Give back everything: disk, cgroup, mounts. The job's folder is gone afterwards."""

@@ -56,7 +56,7 @@ WITH wanted AS (SELECT * FROM unnest(:job_ids::text::uuid[], :slice_indexes::tex
 locked AS MATERIALIZED (
     SELECT a.id, a.job_id, a.slice_index, a.number, a.node_id, a.slot, a.state, a.cause, a.report_sha256, a.leased_at,
            a.expires_at, a.expected_seconds, a.rate_microcredits_per_hour, a.slice_price_microcredits, a.fee_ppm,
-           a.holdback_seconds, a.checkpoint_seconds, n.account_id AS owner_id
+           a.holdback_seconds, a.checkpoint_seconds, a.saved_seconds, n.account_id AS owner_id
       FROM attempts a JOIN wanted w ON w.job_id = a.job_id AND w.slice_index = a.slice_index
       JOIN nodes n ON n.id = a.node_id
      WHERE a.state IN ('leased', 'running') OR a.id = ANY(:ids::text::uuid[])

@@ -63,14 +63,18 @@ SELECT new.id, new.created_at, born.id AS attempt_id FROM new LEFT JOIN born ON 
 -- Live attempts are counted through attempts_live_slice_idx; what is neither live nor ended is queued.
 SELECT j.*,
        (SELECT count(*) FROM attempts a WHERE a.job_id = j.id AND a.state = 'leased') AS leased_count,
-       (SELECT count(*) FROM attempts a WHERE a.job_id = j.id AND a.state = 'running') AS running_count
+       (SELECT count(*) FROM attempts a WHERE a.job_id = j.id AND a.state = 'running') AS running_count,
+       (SELECT min(coalesce(a.saved_at, a.started_at, a.leased_at)) FROM attempts a
+         WHERE a.job_id = j.id AND a.state IN ('leased', 'running') AND j.run_id IS NULL) AS at_risk_since
   FROM jobs j WHERE j.id = :id;
 
 -- name: list_jobs
 -- Newest first: ids are ordered by time. An operator lists all (account_id is null).
 SELECT j.*,
        (SELECT count(*) FROM attempts a WHERE a.job_id = j.id AND a.state = 'leased') AS leased_count,
-       (SELECT count(*) FROM attempts a WHERE a.job_id = j.id AND a.state = 'running') AS running_count
+       (SELECT count(*) FROM attempts a WHERE a.job_id = j.id AND a.state = 'running') AS running_count,
+       (SELECT min(coalesce(a.saved_at, a.started_at, a.leased_at)) FROM attempts a
+         WHERE a.job_id = j.id AND a.state IN ('leased', 'running') AND j.run_id IS NULL) AS at_risk_since
   FROM jobs j
  WHERE (:account_id::uuid IS NULL OR j.account_id = :account_id)
    AND (:before::uuid IS NULL OR j.id < :before)
@@ -94,5 +98,7 @@ SELECT i.account_id, i.key, i.request_sha256, i.job_id
 -- name: find_jobs
 SELECT j.*,
        (SELECT count(*) FROM attempts a WHERE a.job_id = j.id AND a.state = 'leased') AS leased_count,
-       (SELECT count(*) FROM attempts a WHERE a.job_id = j.id AND a.state = 'running') AS running_count
+       (SELECT count(*) FROM attempts a WHERE a.job_id = j.id AND a.state = 'running') AS running_count,
+       (SELECT min(coalesce(a.saved_at, a.started_at, a.leased_at)) FROM attempts a
+         WHERE a.job_id = j.id AND a.state IN ('leased', 'running') AND j.run_id IS NULL) AS at_risk_since
   FROM jobs j WHERE j.id = ANY(:ids::uuid[]);

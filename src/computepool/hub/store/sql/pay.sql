@@ -18,8 +18,7 @@ looked AS MATERIALIZED (
     SELECT a.id, a.job_id, a.slice_index, a.number, a.slot, a.state, a.cause, a.leased_at, a.started_at, a.finished_at,
            a.expires_at, a.run_seconds, a.rate_microcredits_per_hour, a.slice_price_microcredits, a.rate_card_version,
            a.fee_ppm, a.charged_microcredits, a.fee_microcredits, a.earning_state, a.release_at, a.checkpoint_seconds,
-           a.made_good_microcredits,
-           n.account_id AS owner_id,
+           a.saved_seconds, a.made_good_microcredits, n.account_id AS owner_id,
            j.account_id AS submitter_id, j.wall_seconds, p.counted_at
       FROM picked p JOIN attempts a ON a.id = p.id JOIN nodes n ON n.id = a.node_id JOIN jobs j ON j.id = a.job_id),
 jobs_looked AS MATERIALIZED (

@@ -199,7 +199,8 @@ SELECT f.node_id, f.name, f.kind, f.tier, f.vram_bytes, f.cores, f.ram_bytes, f.
 -- name: list_attempts
 -- Newest first, with the slot as it is today; it is gone when the node was enrolled anew with other hardware.
 SELECT a.id, a.number, a.node_id, a.slot, a.state, a.leased_at, a.started_at, a.finished_at, a.run_seconds,
-       a.exit_code, a.cause, a.message, a.memory_bytes_peak, n.region, n.isolation, n.allows,
+       a.exit_code, a.cause, a.message, a.memory_bytes_peak, a.saved_seconds, a.saved_at, n.region, n.isolation,
+       n.allows,
        CASE WHEN :viewer_id::uuid IS NULL OR n.account_id = :viewer_id::uuid THEN n.name END AS node_name,
        s.kind, s.tier, s.vram_bytes, s.cores, s.ram_bytes, s.disk_bytes,
        CASE WHEN n.account_id = :account_id::uuid THEN 0 ELSE n.floor_microcredits_per_hour END

@@ -3,7 +3,7 @@
 from computepool.hub.store.migrations.plain_sql import run_sql_beside
 
 revision = "0022"
-down_revision = "0019"
+down_revision = "0020"
 
 
 def upgrade() -> None:

@@ -1,0 +1,176 @@
+"""A training run on machines that are killed, and on machines whose owners come back; what is lost, and who is paid.
+
+Kills: agent, runner and job go with -9 at a random moment, twice in each run; the run goes on on another machine. Its
+result must be that of an undisturbed run, and no more than one interval of work may be lost each time. Returns: the
+owner sits down at a random moment; the machine must be free within two seconds. Money is checked to the microcredit.
+
+    python -m soaks.checkpoints [--kills N] [--returns N] [--every SECONDS] [--seed N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from computepool.hub.store.embedded import EmbeddedPostgres
+from computepool.sdk import Client
+from tests.support.agent_process import AgentProcess
+from tests.support.checkpoint_story import (
+    Loss,
+    check_books,
+    find_log,
+    find_loss,
+    kill_holder,
+    list_attempts,
+    read_result,
+    submit,
+    train_at_home,
+    wait_for,
+)
+from tests.support.hub_process import HubProcess
+from tests.support.owner_seat import Chair, measure_freeing
+from tests.support.people import Person, sign_up
+
+# A third machine that goes down under a slice ends it: the job is taken for poisonous.
+KILLS_PER_RUN = 2
+FREED_SECONDS = 2.0
+
+
+class Fleet:
+    """Agents that are started as they are needed, and end with the soak."""
+
+    def __init__(self, hub: HubProcess, owner: Person, root: Path) -> None:
+        self._hub, self._owner, self._root = hub, owner, root
+        self.agents: list[AgentProcess] = []
+        self._count = 0
+
+    def start(self, **settings: object) -> AgentProcess:
+        self._count += 1
+        name = f"machine-{self._count}"
+        options = {"profile": "cpu-only", "cpu_slots": 1, **settings}
+        agent = AgentProcess(hub_url=self._hub.url, owner=self._owner, root=self._root, name=name, **options)
+        self.agents.append(agent.start())
+        return agent
+
+    def end(self) -> None:
+        for agent in self.agents:
+            agent.end()
+        self.agents.clear()
+
+
+async def kill_machines(
+    client: Client, fleet: Fleet, dsn: str, root: Path, *, kills: int, every_seconds: int, rng: random.Random
+) -> list[Loss]:
+    (root / "home").mkdir()
+    undisturbed = train_at_home(root / "home")
+    losses: list[Loss] = []
+    fleet.start()
+    while len(losses) < kills:
+        count = min(KILLS_PER_RUN, kills - len(losses))
+        job = submit(client, every_seconds=every_seconds, fast_from=count + 1)
+        for number in range(1, count + 1):
+            fleet.start()
+            seconds = rng.uniform(0.0, 2.5 * every_seconds)
+            killed, times = kill_holder(job, fleet.agents, number=number, seconds=seconds)
+            fleet.agents.remove(killed)
+            losses.append(find_loss(job, number, times))
+            print(f"kill {len(losses)}: {losses[-1]}", flush=True)
+        assert job.wait(timeout=300).state == "succeeded"
+        assert read_result(job, root / str(job.id)) == undisturbed, f"job {job.id} came to another result"
+        await check_books(dsn, job.id)
+    fleet.end()
+    return losses
+
+
+async def take_machine_back(
+    client: Client, fleet: Fleet, dsn: str, root: Path, *, returns: int, every_seconds: int, rng: random.Random
+) -> list[float]:
+    chair = Chair(root)
+    agent = fleet.start(**chair.settings)
+    taken: list[float] = []
+    paid = 0
+    for number in range(1, returns + 1):
+        job = submit(client, every_seconds=every_seconds, fast_from=1_000)
+        attempt = wait_for(lambda job=job: list_attempts(job), "an attempt")[0]
+        wait_for(lambda attempt=attempt: find_log([agent], attempt.id), "its job to begin")
+        time.sleep(rng.uniform(0.0, 2.5 * every_seconds))
+        chair.sit_down()
+        seconds = measure_freeing(agent, seconds_max=30.0)
+        assert seconds is not None, agent.log_text()
+        taken.append(seconds)
+        left = wait_for(
+            lambda job=job: next((a for a in list_attempts(job) if a.finished_at is not None), None), "its end"
+        )
+        assert left.cause == "owner_returned", left
+        paid += left.charged_microcredits or 0
+        job.cancel()
+        await check_books(dsn, job.id)
+        print(f"return {number}: freed after {seconds:.2f} s, {left.saved_seconds} s saved and paid", flush=True)
+        chair.leave()
+    print(f"{paid:,} microcredits were paid for what was saved")
+    fleet.end()
+    return taken
+
+
+async def run(args: argparse.Namespace) -> int:
+    rng = random.Random(args.seed)
+    with tempfile.TemporaryDirectory(prefix="cp-soak-") as folder:
+        root = Path(folder)
+        root.chmod(0o755)
+        server = EmbeddedPostgres(root / "database")
+        dsn = await server.start()
+        hub = HubProcess(dsn=dsn, data_dir=root)
+        fleet: Fleet | None = None
+        try:
+            await asyncio.to_thread(hub.start)
+            fleet = Fleet(hub, sign_up(hub.url), root)
+            client = Client(hub_url=hub.url, key=sign_up(hub.url).key)
+            plan = {"every_seconds": args.every, "rng": rng}
+            losses = await kill_machines(client, fleet, dsn, root, kills=args.kills, **plan) if args.kills else []
+            taken = (
+                await take_machine_back(client, fleet, dsn, root, returns=args.returns, **plan)
+                if args.returns
+                else []
+            )
+            client.close()
+        finally:
+            if fleet is not None:
+                fleet.end()
+            hub.kill()
+            await server.stop()
+    return report(losses, taken, every_seconds=args.every)
+
+
+def report(losses: list[Loss], taken: list[float], *, every_seconds: int) -> int:
+    too_much = [loss for loss in losses if loss.lost_seconds > every_seconds]
+    too_late = [seconds for seconds in taken if seconds >= FREED_SECONDS]
+    if losses:
+        lost = [loss.lost_seconds for loss in losses]
+        print(
+            f"{len(losses)} kills, every result as undisturbed; lost {statistics.median(lost):.1f} s in the middle, "
+            f"{max(lost):.1f} s at most, of an interval of {every_seconds} s; beyond it: {len(too_much)}"
+        )
+    if taken:
+        print(
+            f"{len(taken)} returns, freed after {statistics.median(taken):.2f} s in the middle, "
+            f"{max(taken):.2f} s at most; later than {FREED_SECONDS:.0f} s: {len(too_late)}; money exact each time"
+        )
+    return 1 if too_much or too_late else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--returns", type=int, default=50)
+    parser.add_argument("--every", type=int, default=8, help="the jobs' interval between checkpoints, in seconds")
+    parser.add_argument("--seed", type=int, default=1)
+    return asyncio.run(run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
