@@ -40,12 +40,12 @@ class Found:
     """Samples per second by way; seconds to the next new step, one per trial."""
 
     rates: dict[str, list[float]] = field(default_factory=dict)
-    # By network: whether the curve through the relay is that of one process.
-    relayed_bits: dict[str, bool] = field(default_factory=dict)
     silences: list[float] = field(default_factory=list)
     takeovers: list[float] = field(default_factory=list)
     # By network: samples per second as planned and as measured over a home's uplink.
     uplink: dict[str, tuple[float, float]] = field(default_factory=dict)
+    # By network: whether the curve through the relay is that of one process.
+    relayed_bits: dict[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
