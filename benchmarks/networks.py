@@ -37,8 +37,29 @@ WARM_STEPS = 3
 ALONE = "one process, one thread"
 KILLS = 5
 KILL_STEPS = 200
-# The model whose speed is measured.
-FEATURES, LAYERS, MICRO_BATCHES = 128, 4, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A character model. Per micro-batch, `batch_size / micro_batches` windows of 32 characters cross an edge."""
+
+    features: int
+    layers: int
+    batch_size: int
+    micro_batches: int
+
+    def make(self, **options: Any) -> tuple[Network, Dataset]:
+        given = {"batch_size": self.batch_size, "micro_batches": self.micro_batches, **options}
+        return make_chars(self.features, self.layers, **given)
+
+    def __str__(self) -> str:
+        return f"{self.features} features, {self.layers} layers, {self.micro_batches} micro-batches"
+
+
+# What targets speak of: 512 KiB cross between PNodes per micro-batch, with tens of milliseconds of work on each side.
+# The small one has a sixteenth of the work for an eighth of the bytes, and shows what a cut costs there.
+MODEL = Model(256, 4, batch_size=64, micro_batches=4)
+SMALL = Model(128, 4, batch_size=32, micro_batches=8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +71,7 @@ class Sizes:
     speed_steps: int
     networks: tuple[str, ...]
     audit_trials: int = 4
+    model: Model = MODEL
     hubs: networks_hubs.Sizes = networks_hubs.QUICK
 
 
@@ -58,13 +80,20 @@ FULL = Sizes(
     bit_steps=30,
     kill_trials=3,
     kills=KILLS,
-    speed_steps=16,
+    speed_steps=10,
     networks=tuple(MAKERS),
     audit_trials=networks_audit.TRIALS,
     hubs=networks_hubs.Sizes(),
 )
 QUICK = Sizes(
-    rounds=1, bit_steps=4, kill_trials=1, kills=1, speed_steps=6, networks=("mlp", "residual"), audit_trials=4
+    rounds=1,
+    bit_steps=4,
+    kill_trials=1,
+    kills=1,
+    speed_steps=6,
+    networks=("mlp", "residual"),
+    audit_trials=4,
+    model=SMALL,
 )
 
 
@@ -164,31 +193,29 @@ def measure_in_turns(ways: dict[str, Callable[[], float]], rounds: int) -> dict[
     return found
 
 
-def make_model(**options: Any) -> tuple[Network, Dataset]:
-    return make_chars(FEATURES, LAYERS, micro_batches=MICRO_BATCHES, **options)
-
-
 def measure_speed(grid: LocalGrid, sizes: Sizes) -> dict[str, list[float]]:
     steps = sizes.speed_steps
-    halves, data = make_model(split=2)
-    pieces, _ = make_model(split=LAYERS + 2)
+    halves, data = sizes.model.make(split=2)
+    small, _ = SMALL.make(split=2)
     seldom = Network(replace(halves.spec, checkpoint_every=10_000))
     often = Network(replace(halves.spec, checkpoint_every=20))
     here = {(vnode.id, 0): 0 for vnode in halves.spec.vnodes}
     long = max(steps, 2 * 20 + 1 - WARM_STEPS)
 
-    def over_two() -> float:
-        run = grid.train(Network(replace(pieces.spec, checkpoint_every=10_000)), data, steps + WARM_STEPS, seats=2)
-        return to_rate(run, pieces.spec.batch_size)
+    def over_two(model: Model) -> float:
+        pieces, data = model.make(split=model.layers + 2, checkpoint_every=10_000)
+        return to_rate(grid.train(pieces, data, steps + WARM_STEPS, seats=2), pieces.spec.batch_size)
 
     return measure_in_turns(
         {
             ALONE: functools.partial(rate_alone, halves, data, steps=steps, threads=1),
             "one process, two threads": functools.partial(rate_alone, halves, data, steps=steps, threads=2),
             "two VNodes on one PNode": functools.partial(rate_cut, grid, seldom, data, steps=steps, places=here),
-            "two PNodes, one thread each": over_two,
+            "two PNodes, one thread each": functools.partial(over_two, sizes.model),
             "one PNode, no checkpoints": functools.partial(rate_cut, grid, seldom, data, steps=long, places=here),
             "one PNode, every 20 steps": functools.partial(rate_cut, grid, often, data, steps=long, places=here),
+            "the small model, one process": functools.partial(rate_alone, small, data, steps=steps, threads=1),
+            "the small model, two PNodes": functools.partial(over_two, SMALL),
         },
         sizes.rounds,
     )
@@ -233,7 +260,8 @@ def run(options: argparse.Namespace) -> None:
         speeds = measure_speed(grid, sizes)
         survivals = measure_kills(grid, sizes)
     found = asyncio.run(networks_hubs.measure(sizes.hubs))
-    show(report, bits, survivals, speeds, found)
+    bits |= {(f"{name}, relayed", 2): equal for name, equal in found.relayed_bits.items()}
+    show(report, sizes.model, bits, survivals, speeds, found)
     report.finish(
         to_figures(
             bits, survivals, speeds, found, place_seconds, cut_share, networks_audit.measure(sizes.audit_trials)
@@ -243,6 +271,7 @@ def run(options: argparse.Namespace) -> None:
 
 def show(
     report: Report,
+    model: Model,
     bits: dict[tuple[str, int], bool],
     survivals: Iterable[Survival],
     speeds: dict[str, list[float]],
@@ -268,7 +297,7 @@ def show(
         ],
     )
     report.table(
-        f"Samples per second, character model ({FEATURES} features, {LAYERS} layers, {MICRO_BATCHES} micro-batches)",
+        f"Samples per second, character model ({model}); the small one: {SMALL}",
         ["", "median", "lowest", "highest"],
         [[name, median(values), min(values), max(values)] for name, values in speeds.items()],
     )

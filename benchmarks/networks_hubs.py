@@ -25,7 +25,7 @@ from benchmarks.tables import Report, median
 from computepool.core.networks.spec import NetworkSpec
 from computepool.networks import Dataset
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
-from examples.networks.models import make_chars, make_mlp
+from examples.networks.models import MAKERS, make_chars, make_mlp
 from tests.support.network_grid import NetworkGrid, open_grid, open_home_grid, send_rpc
 
 WARM_STEPS = 3
@@ -44,6 +44,8 @@ class Found:
     takeovers: list[float] = field(default_factory=list)
     # By network: samples per second as planned and as measured over a home's uplink.
     uplink: dict[str, tuple[float, float]] = field(default_factory=dict)
+    # By network: whether the curve through the relay is that of one process.
+    relayed_bits: dict[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,11 @@ class Sizes:
     rounds: int = 3
     steps: int = 24
     trials: int = 2
+    bit_steps: int = 30
+    networks: tuple[str, ...] = tuple(MAKERS)
 
 
-QUICK = Sizes(rounds=1, steps=6, trials=1)
+QUICK = Sizes(rounds=1, steps=6, trials=1, bit_steps=4, networks=("mlp",))
 
 
 @asynccontextmanager
@@ -98,6 +102,15 @@ async def measure_relay(dsn: str, folder: Path, sizes: Sizes, found: Found) -> N
             for way, node_ids in nodes.items():
                 rate = await measure_rate(grid, spec, data, steps=sizes.steps, node_ids=node_ids)
                 found.rates.setdefault(way, []).append(rate)
+        for name in sizes.networks:
+            found.relayed_bits[name] = await is_bit_equal(grid, name, sizes.bit_steps, nodes["relay"])
+
+
+async def is_bit_equal(grid: NetworkGrid, name: str, steps: int, node_ids: list[str]) -> bool:
+    network, data = MAKERS[name]()
+    run_id = await grid.train(network.spec, data, steps=steps, seats=2, node_ids=node_ids)
+    await grid.wait_for_state(run_id, "succeeded", seconds=WAIT_SECONDS)
+    return await grid.list_losses(run_id) == network.reference(data, steps).losses
 
 
 # Recovery

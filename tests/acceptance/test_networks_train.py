@@ -166,6 +166,29 @@ async def test_a_machine_that_was_asleep_wakes_into_a_run_that_went_on_without_i
     assert await grid.list_faults_of_books() == []
 
 
+async def test_a_machine_switched_off_and_on_gets_its_vnodes_back_and_the_curve_keeps_its_bits(dsn, tmp_path):
+    """There is no third machine: what it had goes to the other one, and back to it at a checkpoint."""
+    async with open_grid(dsn=dsn, root=tmp_path) as grid:
+        await grid.start_agents(2, cpu_slots=1)
+        spec = make_mlp(checkpoint_every=20)
+        data = make_dataset(spec)
+        run_id = await grid.train(spec, data, steps=1_000_000, seats=2)
+        await grid.wait_for_step(run_id, 25)
+        victim = await grid.find_agent(run_id, SEATS[1])
+        victim.cut_power()
+        await grid.wait_for_epoch(run_id, 2)
+        assert victim not in await grid.list_agents(await grid.get_run(run_id))
+        victim.start()
+        await grid.wait_for_epoch(run_id, 3)
+        run = await grid.get_run(run_id)
+        assert victim in await grid.list_agents(run)
+        await grid.wait_for_step(run_id, run.step + 10)
+        await grid.call("StopTrain", pb.StopTrainRequest(run_id=run_id))
+        stopped = await grid.wait_for_state(run_id, "stopped")
+        assert await grid.list_losses(run_id) == reference(spec, data, stopped.step).losses
+        assert await grid.list_faults_of_books() == []
+
+
 async def test_agents_that_cannot_reach_the_hub_lose_no_seat_while_their_hosts_can(dsn, tmp_path):
     """One liveness: what beats over gRPC need not beat over REST."""
     async with open_grid(dsn=dsn, root=tmp_path, lease_seconds=6.0) as grid:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from computepool.core.errors import Conflict, InvalidRequest
-from computepool.core.networks import epochs
+from computepool.core.networks import epochs, rejoin
 from computepool.core.networks.run import RunState
 from computepool.networks import LocalGrid, Network, local, reference
 from tests.support.network_data import make_dataset, same_bits
@@ -77,6 +77,26 @@ def test_a_spare_takes_the_seat_of_a_dead_one(grid):
     assert len(run.seats) == 2
     assert run.losses == reference(spec, data, 60).losses
     grid.add()
+
+
+def test_a_pnode_that_comes_after_a_loss_gets_back_what_the_others_had_to_take(grid, monkeypatch):
+    monkeypatch.setattr(rejoin, "RETURN_SECONDS", 0.2)
+    spec = make_mlp(checkpoint_every=10)
+    data = make_dataset(spec)
+    run = grid.start(spec, data, 1_000_000, seats=3)
+    fewest, is_stopped = 3, False
+    for event in run.watch():
+        if event.kind == "step" and event.step == 15 and run.epoch == 1:
+            grid.kill(run.find_pnode("seat-1"))
+        elif event.kind == "recovery" and run.epoch == 2:
+            fewest = len(run.seats)
+            grid.add(wait=False)
+        elif event.kind == "step" and run.epoch > 2 and not is_stopped:
+            is_stopped = True
+            run.stop()
+    assert (fewest, len(run.seats), run.epoch) == (2, 3, 3)
+    assert run.contradictions == []
+    assert run.losses == reference(spec, data, len(run.losses)).losses
 
 
 def test_control_a_run_that_goes_back_to_the_wrong_step_loses_the_curve(grid, monkeypatch):

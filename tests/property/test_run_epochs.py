@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from computepool.core.ids import AttemptId, NodeId
 from computepool.core.networks.epochs import adopt, decide
 from computepool.core.networks.placement import Location, SeatId
+from computepool.core.networks.rejoin import list_idle, move_parts
 from computepool.core.networks.run import (
     OVER,
     BeatHeard,
@@ -111,8 +112,14 @@ class Histories(RuleBasedStateMachine):
         self.incarnations: dict[tuple[str, int], int] = {}
         self.epoch_seen = 0
         self.checkpoint_seen = 0
+        self.is_scarce = False
 
     # Owners
+
+    @rule(is_scarce=st.booleans())
+    def run_short_of_pnodes(self, is_scarce: bool) -> None:
+        """What is lost meanwhile goes to whoever stays, and comes back when there are PNodes again."""
+        self.is_scarce = is_scarce
 
     @rule(number=OWNER_NUMBERS)
     def look(self, number: int) -> None:
@@ -190,6 +197,14 @@ class Histories(RuleBasedStateMachine):
         run = owner.run
         assert run is not None
         vacant = [seat for seat in (run.taken_seats if run.locations else run.seats.values()) if seat.is_vacant]
+        staying = [id for id, seat in sorted(run.seats.items()) if not seat.is_vacant]
+        if self.is_scarce and vacant and staying:
+            lost = [part for seat in vacant for part in run.list_parts(seat.id)]
+            moves = dict.fromkeys(lost, staying[0])
+            self.apply(owner, run, decide(run, SeatsFilled((), moves), now=self.world.now))
+            return
+        if not vacant and not self.is_scarce:
+            vacant = [seat for seat in list_idle(run) if seat.is_vacant][:1]
         fills = []
         for seat in vacant:
             self.world.attempt_count += 1
@@ -299,13 +314,14 @@ class Histories(RuleBasedStateMachine):
 
     def report(self, host: Host, owner: Owner) -> None:
         self.hear(owner, BeatHeard(host.seat, host.attempt_id, host.epoch, host.step))
-        [vnode_id] = [each.vnode_id for each in self.world.row.run.locations if each.seat == host.seat] or [""]
-        if vnode_id == self.world.row.run.loss and host.session is not None:
-            self.hear(owner, StepReported(host.seat, host.attempt_id, host.epoch, host.step))
-        if vnode_id and host.session is not None and (host.step % EVERY == 0 or host.step == host.until):
-            self.world.stored.setdefault(host.step, set()).add(vnode_id)
-            step = CheckpointReported(host.seat, host.attempt_id, host.epoch, host.step, vnode_id)
-            self.hear(owner, step)
+        step, epoch = host.step, host.epoch
+        vnode_ids = [each.vnode_id for each in self.world.row.run.locations if each.seat == host.seat]
+        if self.world.row.run.loss in vnode_ids and host.session is not None:
+            self.hear(owner, StepReported(host.seat, host.attempt_id, epoch, step))
+        for vnode_id in vnode_ids if step % EVERY == 0 or step == host.until else ():
+            if host.session is not None:
+                self.world.stored.setdefault(step, set()).add(vnode_id)
+                self.hear(owner, CheckpointReported(host.seat, host.attempt_id, epoch, step, vnode_id))
 
     @rule(by=SEAT_NUMBERS, number=SEAT_NUMBERS)
     def accuse(self, by: int, number: int) -> None:
@@ -369,6 +385,7 @@ class Histories(RuleBasedStateMachine):
             self.drop(owner)
             owner.awake = False
         self.owners[0].awake = True
+        self.is_scarce = False
         for _ in range(2_000):
             if self.world.row.run.state in OVER:
                 break
@@ -433,6 +450,43 @@ class FirstReportCompletes(Histories):
         super().apply(owner, before, decision)
 
 
+class MovesWithoutAnEpoch(Histories):
+    """VNodes go back to a machine that has returned, in the epoch that was there."""
+
+    def apply(self, owner: Owner, before: Run, decision: Decision) -> None:
+        run = decision.run
+        away = {(each.vnode_id, each.replica) for each in run.locations if run.home[each.vnode_id, 0] != each.seat}
+        back = {part: run.home[part] for part in away if run.seats[run.home[part]].joined}
+        if run.state is RunState.RUNNING and back:
+            self.world.placements.setdefault(run.epoch, set()).add(move_parts(run.locations, back))
+        super().apply(owner, before, decision)
+
+
+def come_back(machine: Histories) -> None:
+    """A machine dies when there is no other, and one comes later: it gets back what the seat had."""
+    while machine.world.row.run.state is not RunState.RUNNING:
+        tell(machine, "get_on", 0, 1)
+    tell(machine, "run_short_of_pnodes", True)
+    tell(machine, "die", 1)
+    let_time_pass(machine, 20)
+    assert {each.seat for each in machine.world.row.run.locations} == {"seat-0", "seat-2"}
+    tell(machine, "run_short_of_pnodes", False)
+    let_time_pass(machine, 24)
+    for _ in range(EVERY + 1):
+        tell(machine, "get_on", 0, 1)
+    assert len({each.seat for each in machine.world.row.run.locations}) == SEATS
+
+
+def let_time_pass(machine: Histories, quarters: int) -> None:
+    """Hosts dial, prepare and are heard, but take no step."""
+    for _ in range(quarters):
+        tell(machine, "wait", 0.25)
+        tell(machine, "look", 0)
+        for seat in range(SEATS):
+            tell(machine, "dial", seat)
+            tell(machine, "say_prepared", seat)
+
+
 def overtake(machine: Histories) -> None:
     """An owner sleeps while the run is at work, another takes over, the first one wakes up."""
     tell(machine, "get_on", 0, 8)
@@ -473,6 +527,7 @@ def tell(machine: Histories, name: str, *values: float) -> None:
         (WithoutGuard, overtake, "the epoch fell|gave orders in epoch"),
         (WithoutRaise, overtake, "gave orders in epoch"),
         (FirstReportCompletes, report_unevenly, "have stored step"),
+        (MovesWithoutAnEpoch, come_back, "placements"),
     ],
 )
 def test_a_planted_bug_is_noticed_in_a_story_that_is_told_well_without_it(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import permutations
 from uuid import UUID
 
@@ -120,6 +121,64 @@ def test_control_without_the_exchange_for_its_sake_the_data_is_fetched(monkeypat
     monkeypatch.setattr(allocation, "HOLDERS_MAX", 0)
     with pytest.raises(AssertionError):
         check_all_holders()
+
+
+TRUSTED_NEEDS = (*NEEDS[:2], Need(("c", 0), 20 * MB, 20.0, critical=True))
+
+
+def ask_trust(*, first: bool, seats: int = 2) -> Question:
+    vacant = {seat_id(index): () for index in range(seats)}
+    return Question(TRUSTED_NEEDS, vacant, Exactness.REQUIRED, links=LINKS, trusted_first=first)
+
+
+def tells_the_curve(answer: Chosen) -> PNode:
+    return answer.pnodes[answer.moves["c", 0]]
+
+
+def test_whoever_is_trusted_comes_first_and_tells_the_curve():
+    """The others are faster, and can be dialled."""
+    others = [make_pnode(n, flops=1.1e9, reachable=True) for n in (1, 2, 3)]
+    for number in (4, 5):
+        answer = chosen(choose_placement(ask_trust(first=True), [*others, make_pnode(number, trusted=True)]))
+        assert tells_the_curve(answer).trusted
+    both = [*others, make_pnode(4, trusted=True), make_pnode(5, trusted=True)]
+    answer = chosen(choose_placement(ask_trust(first=True), both))
+    assert all(pnode.trusted for pnode in answer.pnodes.values())
+
+
+def test_control_without_the_wish_nobody_asks_for_trust():
+    others = [make_pnode(n, flops=1.1e9, reachable=True) for n in (1, 2, 3)]
+    answer = chosen(choose_placement(ask_trust(first=False), [*others, make_pnode(4, trusted=True)]))
+    assert not any(pnode.trusted for pnode in answer.pnodes.values())
+
+
+def test_control_without_the_exchange_for_its_sake_somebody_else_tells_the_curve(monkeypatch):
+    slow, quick = make_pnode(1, trusted=True), make_pnode(2, flops=1.2e9)
+    assert tells_the_curve(chosen(choose_placement(ask_trust(first=True), [slow, quick]))).trusted
+    monkeypatch.setattr(allocation, "TRUSTED_MAX", 0)
+    assert not tells_the_curve(chosen(choose_placement(ask_trust(first=True), [slow, quick]))).trusted
+
+
+def test_trust_is_no_reason_to_wait_or_to_be_much_slower():
+    slow, quick = make_pnode(1, trusted=True, flops=1e8), make_pnode(2)
+    needs = (Need(("a", 0), MB, 10.0), Need(("b", 0), MB, 90.0, critical=True))
+    question = Question(
+        needs, {FIRST: (), SECOND: ()}, Exactness.REQUIRED, links=(Link(0, 1, 1),), trusted_first=True
+    )
+    answer = chosen(choose_placement(question, [slow, quick]))
+    assert answer.pnodes[answer.moves["b", 0]] == quick
+    assert chosen(choose_placement(ask_trust(first=True), [make_pnode(1), make_pnode(2)])).pnodes
+
+
+def test_a_spare_that_is_trusted_is_taken_before_a_faster_one():
+    quick, trusted = make_pnode(1, flops=3e9), make_pnode(2, trusted=True)
+    question = replace(lost(), trusted_first=True)
+    assert chosen(choose_placement(question, [quick, trusted])).pnodes[SECOND] == trusted
+    assert chosen(choose_placement(lost(), [quick, trusted])).pnodes[SECOND] == quick
+
+
+def test_what_tells_the_curve_is_critical():
+    assert {need.part[0] for need in list_needs(make_mlp()) if need.critical} == {"loss"}
 
 
 def test_a_holder_that_is_far_too_slow_for_what_reads_it_does_not_get_it():

@@ -10,6 +10,7 @@ from computepool.core.ids import AttemptId
 from computepool.core.jobs.cause import Cause
 from computepool.core.networks import course, detection, epochs
 from computepool.core.networks.run import (
+    AnswerMissed,
     BeatHeard,
     CheckpointReported,
     CompleteCheckpoint,
@@ -450,7 +451,7 @@ def test_a_node_that_lost_a_seat_is_avoided_for_a_while(story):
     node_id = story.run.seats[FIRST].node_id
     close(story, FIRST)
     story.wait(detection.PROBE_SECONDS)
-    assert story.run.avoided[node_id] == pytest.approx(story.now + course.AVOID_SECONDS)
+    assert story.run.avoided[node_id].until == pytest.approx(story.now + course.AVOID_SECONDS)
 
 
 def test_a_run_that_never_gets_on_fails_in_the_end_and_says_why(story):
@@ -661,6 +662,53 @@ def test_who_only_answers_is_not_stuck(served):
     effects = served.wait(detection.STALL_SECONDS_MAX, beats=True)
     assert (served.run.state, served.run.epoch) == (RunState.RUNNING, 1)
     assert only(VacateSeat, effects) == []
+
+
+def ask(story: Story, *seats, seconds: float = detection.ANSWER_SECONDS) -> list:
+    """Somebody has waited so long, and tells it as a hub does, while hosts beat."""
+    for seat in story.run.taken_seats:
+        story.hear(BeatHeard(seat.id, story.attempt(seat.id), story.run.epoch, seat.watermark, seat.answering))
+    return story.hear(AnswerMissed(story.run.epoch, seats or (FIRST, MIDDLE, LAST), seconds))
+
+
+def get_on(story: Story, *seats) -> None:
+    """They do something for a request, and say so with their beats."""
+    for seat in seats:
+        mark = story.run.seats[seat].answering + 1
+        story.hear(BeatHeard(seat, story.attempt(seat), story.run.epoch, 0, mark))
+
+
+def test_of_those_who_serve_the_first_that_was_asked_and_does_nothing_is_replaced(served):
+    served.wait(detection.ANSWER_SECONDS, beats=True)
+    get_on(served, FIRST)
+    effects = ask(served)
+    assert [(each.seat, each.cause) for each in only(VacateSeat, effects)] == [(MIDDLE, Cause.NETWORK_LOST)]
+    assert "asked 20 s ago, it beats and does nothing for it" in served.told[-1]
+    served.start()
+    assert served.told[-1] == "answers at checkpoint 3 in epoch 2"
+
+
+def test_who_gets_on_however_slowly_is_not_replaced(served):
+    for _ in range(10):
+        served.wait(detection.ANSWER_SECONDS / 2, beats=True)
+        get_on(served, FIRST, MIDDLE, LAST)
+        assert only(VacateSeat, ask(served, seconds=300.0)) == []
+
+
+def test_nobody_is_replaced_for_a_request_that_was_just_asked_or_of_another_epoch(served):
+    served.wait(600.0, beats=True)
+    assert only(VacateSeat, ask(served, seconds=detection.ANSWER_SECONDS - 0.1)) == []
+    assert only(VacateSeat, served.hear(AnswerMissed(0, (FIRST,), 60.0))) == []
+
+
+def test_while_a_run_trains_nobody_loses_a_seat_for_an_answer(story):
+    story.wait(detection.ANSWER_SECONDS - 1, beats=True)
+    assert only(VacateSeat, ask(story, seconds=60.0)) == []
+
+
+def test_control_a_host_that_does_not_say_what_it_does_for_requests_is_taken_for_stuck(served):
+    served.wait(detection.ANSWER_SECONDS, beats=True)
+    assert [each.seat for each in only(VacateSeat, ask(served))] == [FIRST]
 
 
 def test_hosts_that_serve_are_paid_again_and_again(served):

@@ -8,6 +8,7 @@ from computepool.core.jobs.cause import Cause
 from computepool.core.networks import epochs
 from computepool.core.networks.run import (
     AuditsSettled,
+    Avoidance,
     EndRun,
     ForgetSteps,
     PaySeats,
@@ -49,7 +50,7 @@ def test_steps_that_are_rejected_are_done_again_by_somebody_else(story):
     [vacated] = only(VacateSeat, effects)
     assert (vacated.seat, vacated.cause) == (MIDDLE, Cause.WRONG_RESULT)
     # For as long as the run goes on, not only for a minute.
-    assert story.run.avoided[wrong.node_id] == float("inf")
+    assert story.run.avoided[wrong.node_id] == Avoidance(float("inf"))
     story.start()
     assert {each.epoch for each in only(SendPrepare, story.effects)} == {1, 2}
     assert story.run.from_step == 10
@@ -71,7 +72,7 @@ def test_who_is_not_blamed_loses_the_seat_and_no_more(story):
     effects = reject(story, blamed=False)
     assert only(ForgetSteps, effects) == [ForgetSteps(10, None, "it lied")]
     assert [each.cause for each in only(VacateSeat, effects)] == [Cause.DOUBTED]
-    assert story.run.avoided[node_id] < float("inf")
+    assert story.run.avoided[node_id].until < float("inf")
 
 
 def test_who_has_left_is_rejected_all_the_same(story):

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from computepool.core.networks.cost import IN_FLIGHT_PER_CROSSING
+from computepool.core.networks.graph import draw_graph
 from computepool.core.networks.host_faults import HostFaultCode
 from computepool.core.networks.placement import Placement, SeatId
 from computepool.core.networks.spec import Dtype, NetworkSpec, OptimizerKind, OptimizerSpec, Schedule
@@ -242,6 +244,22 @@ def test_no_more_forwards_are_open_than_hosts_on_the_way_and_queues_stay_short()
 
         assert cluster.is_done
         assert seen == {"seat-0": 3, "seat-1": 2, "seat-2": 1}, "and the room is used"
+
+
+@pytest.mark.parametrize("kind", ["mlp", "residual"])
+def test_the_memory_that_is_counted_covers_what_hosts_may_have_under_way(kind: str) -> None:
+    """However many hosts there are: nobody knows yet when a VNode's memory is reckoned."""
+    spec = make_net(kind, micro_batches=8)
+    stages = draw_graph(spec).stages
+    options = {"extra_in_flight": IN_FLIGHT_PER_CROSSING - 1}
+    for seats in range(1, len(spec.vnodes) + 1):
+        with cluster_of(spec, place_all(spec, seats), engine_options=options) as cluster:
+            cluster.prepare()
+            for engine in cluster.engines.values():
+                assert engine._run is not None
+                for each in engine._run.runs:
+                    for vnode_id in each.segment.vnode_ids:
+                        assert each.gate.in_flight_max <= stages[vnode_id] * IN_FLIGHT_PER_CROSSING + 1
 
 
 def test_hosts_wait_for_their_neighbours_only_and_not_for_a_barrier() -> None:

@@ -18,6 +18,7 @@ from computepool.node.vnodes import serving as serving_module
 from computepool.node.vnodes.checkpoints import pack, take_snapshot
 from computepool.node.vnodes.driver import Driver
 from computepool.node.vnodes.frames import Outgoing, RefusalCode, to_bytes, to_tensor
+from computepool.node.vnodes.memory import MemoryBook
 from computepool.node.vnodes.serving import Serving
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
 from tests.support.vnode_nets import make_net, make_samples, place_all
@@ -35,7 +36,9 @@ class Hosts:
         self.said: list[tuple[SeatId, pb.HostMessage]] = []
         self.fetched: list[str] = []
         self.shelf = self._fill_shelf()
-        self.hosts = {seat: self._make(seat, memory_bytes) for seat in placement.seats}
+        # Of one host, or shared by all: enough for those who do not look at it.
+        self.memory = MemoryBook(memory_bytes)
+        self.hosts = {seat: self._make(seat) for seat in placement.seats}
         self.enter(placement)
 
     def _fill_shelf(self) -> dict[str, bytes]:
@@ -48,7 +51,7 @@ class Hosts:
             shelf[vnode.id] = pack(take_snapshot(vnode.id, STEP, {f"weight/{n}": t for n, t in mine.items()})).content
         return shelf
 
-    def _make(self, seat: SeatId, memory_bytes: int) -> Serving:
+    def _make(self, seat: SeatId) -> Serving:
         async def load(vnode_id: str, step: int, sha256: str) -> bytes:
             assert step == STEP
             self.fetched.append(vnode_id)
@@ -59,7 +62,7 @@ class Hosts:
             load_part=load,
             say=lambda message: self.said.append((seat, message)),
             on_work=lambda: None,
-            memory_bytes=memory_bytes,
+            memory=self.memory,
         )
 
     def enter(self, placement: Placement) -> None:
@@ -156,6 +159,39 @@ async def test_weights_that_do_not_fit_beside_the_training_are_refused_before_th
     [opened] = await hosts.open()
     assert (opened.code, "there are 1,000" in opened.message) == (serving_module.OUT_OF_MEMORY, True)
     assert hosts.fetched == []
+
+
+async def test_checkpoints_that_are_opened_at_once_are_counted_together_and_given_back_when_they_are_closed():
+    hosts = Hosts(SPEC, place_all(SPEC, 1))
+    [serving] = hosts.hosts.values()
+    weights_bytes = serving._count_weights(SPEC, hosts.placement)
+    hosts.memory.bytes_max = 2 * weights_bytes - 1
+    names = [each.vnode_id for each in hosts.placement.locations]
+    parts = [pb.VNodeCheckpoint(vnode_id=name) for name in names]
+    for step, given in ((STEP, parts), (0, [])):
+        kept = (STEP, 0)
+        serving.open(pb.OpenCheckpoint(epoch=1, checkpoint_step=step, checkpoints=given, kept_steps=kept))
+    while serving._opening:
+        await asyncio.sleep(0.01)
+    codes = {message.opened.checkpoint_step: message.opened.code for _, message in hosts.said}
+    assert codes == {STEP: "", 0: serving_module.OUT_OF_MEMORY}
+    # The hub lets go of the first: then there is room.
+    [opened] = await hosts.open(0)
+    assert opened.code == ""
+    hosts.enter(place_all(SPEC, 1, epoch=2))
+    assert hosts.memory.left_bytes == hosts.memory.bytes_max
+
+
+async def test_what_is_done_for_requests_is_told_from_doing_nothing():
+    hosts = Hosts(SPEC, place_all(SPEC, 1))
+    await hosts.open()
+    [serving] = hosts.hosts.values()
+    before = serving.mark
+    hosts.run()
+    assert serving.mark == before
+    hosts.ask(1)
+    hosts.run()
+    assert serving.mark > before
 
 
 async def test_a_checkpoint_of_something_else_is_told_and_training_is_not_touched():

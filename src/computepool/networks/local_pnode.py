@@ -18,13 +18,14 @@ from typing import Any
 import torch
 
 from computepool import clock
+from computepool.core.networks.cost import IN_FLIGHT_PER_CROSSING
 from computepool.core.networks.host_faults import HostFaultCode
 from computepool.core.networks.placement import Location, Placement, SeatId
 from computepool.core.networks.spec_json import from_json
 from computepool.node import journal
 from computepool.node.vnodes.checkpoints import Checkpoint, CheckpointUnreadable
 from computepool.node.vnodes.data import Dataset
-from computepool.node.vnodes.driver import Driver
+from computepool.node.vnodes.driver import Driver, take_short_turns
 from computepool.node.vnodes.edges import Edges
 from computepool.node.vnodes.engine import Engine
 from computepool.node.vnodes.events import CheckpointReady, Event, FaultFound, LossKnown
@@ -107,7 +108,14 @@ class LocalPNode:
             checkpoint = Checkpoint(order["checkpoint_step"], held)
         engine = self._driver.engine
         if engine is None:
-            engine = Engine(self._spec, placement, self._seat, self._dataset, on_event=self._driver.tell)
+            engine = Engine(
+                self._spec,
+                placement,
+                self._seat,
+                self._dataset,
+                on_event=self._driver.tell,
+                extra_in_flight=IN_FLIGHT_PER_CROSSING - 1,
+            )
         engine.prepare(self._epoch, checkpoint, placement=placement, dataset=self._dataset)
         if self._driver.engine is None:
             self._driver.set_engine(engine)
@@ -163,6 +171,7 @@ class LocalPNode:
 
 async def serve(threads: int) -> None:
     torch.set_num_threads(threads)
+    take_short_turns()
     loop = asyncio.get_running_loop()
     orders = asyncio.StreamReader(limit=LINE_BYTES_MAX)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)

@@ -289,7 +289,7 @@ class LocalRun(Run):
         """Idle PNodes take the seats that are vacant; where there is none, those who stay take the VNodes."""
         busy = {tenure.number for tenure in self._tenures.values()}
         idle = [number for number in self._pnodes.list_ready() if number not in busy]
-        staying = [seat.id for seat in self._run.taken_seats if not seat.is_vacant]
+        staying = [id for id, seat in sorted(self._run.seats.items()) if not seat.is_vacant]
         is_first = not self._run.locations
         if len(idle) < len(vacant) and (is_first or not (idle or staying)):
             self._wait_for_pnodes(len(vacant))

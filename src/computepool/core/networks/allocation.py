@@ -24,8 +24,11 @@ RELAYED_WORTH = 0.2
 HOLDER_SLACK = 1.25
 # So much slower than the fastest may a host be that gets a lost VNode because its neighbours are there.
 NEIGHBOUR_SLACK = 1.25
-# Exchanges that are tried for the sake of the data.
+# So much slower may it be so that whoever is trusted tells the curve.
+TRUSTED_SLACK = 1.25
+# Exchanges that are tried for the sake of the data, and of trust.
 HOLDERS_MAX = 4
+TRUSTED_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class PNode:
     reachable: bool = False
     # The run's shards that it holds already.
     held_bytes: int = 0
+    # What it computes was found right by others often enough, or it is the submitter's own.
+    trusted: bool = False
 
     @property
     def host(self) -> Host:
@@ -74,6 +79,8 @@ class Question:
     survivors: Mapping[SeatId, Host] = field(default_factory=dict)
     # What stays where it is.
     placed: Mapping[Part, SeatId] = field(default_factory=dict)
+    # Whoever is trusted comes first, and what is critical goes to one of them if that can be.
+    trusted_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +97,7 @@ class Unplaceable:
 def choose_placement(question: Question, pnodes: Sequence[PNode]) -> Chosen | Unplaceable:
     if any(question.vacant.values()):
         return _Loss(question, pnodes).replace()
-    ranked = sorted(pnodes, key=_rank)
+    ranked = sorted(pnodes, key=lambda pnode: _rank(question, pnode))
     best: Chosen | Unplaceable = Unplaceable((_say_nobody(question, ranked),))
     for group in _list_groups(question, ranked):
         best = _spread(question, group)
@@ -109,9 +116,13 @@ def count_seats_min(needs: Sequence[Need], pnodes: Sequence[PNode]) -> int:
     return max(1, len(pnodes))
 
 
-def _rank(pnode: PNode) -> tuple[object, ...]:
+def _rank(question: Question, pnode: PNode) -> tuple[object, ...]:
     """Who holds the data, then who is good at it; ids end it, so that the order of the list does not matter."""
-    return (-pnode.held_bytes, -pnode.flops_per_second * pnode.odds, *_last(pnode))
+    return (_is_doubtful(question, pnode), -pnode.held_bytes, -pnode.flops_per_second * pnode.odds, *_last(pnode))
+
+
+def _is_doubtful(question: Question, pnode: PNode) -> bool:
+    return question.trusted_first and not pnode.trusted
 
 
 def _last(pnode: PNode) -> tuple[object, ...]:
@@ -136,7 +147,7 @@ def _list_groups(question: Question, ranked: Sequence[PNode]) -> list[list[PNode
 
 def _spread(question: Question, ranked: Sequence[PNode]) -> Chosen | Unplaceable:
     seats = sorted(question.vacant)
-    for team in _list_teams(ranked, len(seats)):
+    for team in _list_teams(question, ranked, len(seats)):
         found = _arrange(question, team)
         if found is not None:
             order, partition = found
@@ -146,25 +157,31 @@ def _spread(question: Question, ranked: Sequence[PNode]) -> Chosen | Unplaceable
     return Unplaceable((_say_unfit(question, ranked),))
 
 
-def _list_teams(ranked: Sequence[PNode], count: int) -> Iterator[list[PNode]]:
+def _list_teams(question: Question, ranked: Sequence[PNode], count: int) -> Iterator[list[PNode]]:
     """The best ones; where they have not the memory, those with the most of it."""
     if len(ranked) < count:
         return
     best = list(ranked[:count])
     yield best
     largest = sorted(ranked, key=lambda pnode: -pnode.memory_bytes)[:count]
-    if sorted(largest, key=_rank) != best:
+    if sorted(largest, key=lambda pnode: _rank(question, pnode)) != best:
         yield largest
 
 
 def _arrange(question: Question, team: Sequence[PNode]) -> tuple[list[int], Partition] | None:
     """The team's numbers along the network, and the number for every need."""
     loads = [Load(need.memory_bytes, need.flops) for need in question.needs]
-    hosts = [pnode.host for pnode in team]
-    found = arrange(loads, question.links, hosts)
+    found = arrange(loads, question.links, [pnode.host for pnode in team])
     if found is None:
         return None
-    order, best = found
+    order, best = _seat_holders(question, team, loads, *found)
+    return _seat_trusted(question, team, loads, order, best)
+
+
+def _seat_holders(
+    question: Question, team: Sequence[PNode], loads: Sequence[Load], order: list[int], best: Partition
+) -> tuple[list[int], Partition]:
+    """Whoever has the data computes what reads it, where that costs little."""
     seconds_max = best.seconds * HOLDER_SLACK
     holders = [host for host, pnode in enumerate(team) if pnode.held_bytes]
     for holder in sorted(holders, key=lambda host: -team[host].held_bytes)[:HOLDERS_MAX]:
@@ -172,14 +189,41 @@ def _arrange(question: Question, team: Sequence[PNode]) -> tuple[list[int], Part
         least = min(readers, key=lambda host: (team[host].held_bytes, host), default=holder)
         if holder in readers or team[least].held_bytes >= team[holder].held_bytes:
             continue
-        trial = [_exchange(host, holder, least) for host in order]
-        again = cut(loads, question.links, [hosts[host] for host in trial])
-        if again is None or again.seconds > seconds_max:
-            continue
-        exchanged = replace(again, hosts=tuple(trial[host] for host in again.hosts))
-        if holder in _list_readers(question, exchanged):
-            order, best = trial, exchanged
+        trial = _try_exchange(question, team, loads, order, holder, least)
+        if trial is not None and trial[1].seconds <= seconds_max and holder in _list_readers(question, trial[1]):
+            order, best = trial
     return order, best
+
+
+def _seat_trusted(
+    question: Question, team: Sequence[PNode], loads: Sequence[Load], order: list[int], best: Partition
+) -> tuple[list[int], Partition]:
+    """Whoever is trusted computes what is critical, where that costs little."""
+    seconds_max = best.seconds * TRUSTED_SLACK
+    trusted = sorted(
+        (host for host, pnode in enumerate(team) if pnode.trusted),
+        key=lambda host: (-team[host].flops_per_second * team[host].odds, host),
+    )
+    for host in trusted[:TRUSTED_MAX]:
+        critical = _list_critical(question, best)
+        doubtful = [each for each in sorted(critical) if not team[each].trusted]
+        if not question.trusted_first or not doubtful or host in critical:
+            continue
+        trial = _try_exchange(question, team, loads, order, host, doubtful[0])
+        if trial is not None and trial[1].seconds <= seconds_max and host in _list_critical(question, trial[1]):
+            order, best = trial
+    return order, best
+
+
+def _try_exchange(
+    question: Question, team: Sequence[PNode], loads: Sequence[Load], order: Sequence[int], one: int, other: int
+) -> tuple[list[int], Partition] | None:
+    """Two of the team change places along the network, and it is cut anew."""
+    trial = [_exchange(host, one, other) for host in order]
+    again = cut(loads, question.links, [team[host].host for host in trial])
+    if again is None:
+        return None
+    return trial, replace(again, hosts=tuple(trial[host] for host in again.hosts))
 
 
 def _exchange(host: int, one: int, other: int) -> int:
@@ -188,6 +232,10 @@ def _exchange(host: int, one: int, other: int) -> int:
 
 def _list_readers(question: Question, partition: Partition) -> set[int]:
     return {host for need, host in zip(question.needs, partition.hosts, strict=True) if need.reads}
+
+
+def _list_critical(question: Question, partition: Partition) -> set[int]:
+    return {host for need, host in zip(question.needs, partition.hosts, strict=True) if need.critical}
 
 
 # After a loss
@@ -221,7 +269,8 @@ class _Loss:
         reasons = []
         for seat in sorted(vacant, key=lambda seat: (-sizes[seat], seat)):
             if not self._give_to_one(seat, vacant[seat], sizes[seat]) and not self._share_out(seat, vacant[seat]):
-                reasons.append(_say_no_spare(self._question, seat, sizes[seat], sorted(self._free, key=_rank)))
+                ranked = sorted(self._free, key=lambda pnode: _rank(self._question, pnode))
+                reasons.append(_say_no_spare(self._question, seat, sizes[seat], ranked))
         return Unplaceable(tuple(reasons)) if reasons else Chosen(self._chosen, self._moves)
 
     def _give_to_one(self, seat: SeatId, parts: Sequence[Part], memory_bytes: int) -> bool:
@@ -242,7 +291,8 @@ class _Loss:
         def rank(pnode: PNode) -> tuple[object, ...]:
             seconds = flops / pnode.flops_per_second + crossing / pnode.bytes_per_second
             odd = pnode.numeric_class != self._question.numeric_class
-            return (odd, -pnode.held_bytes * reads, seconds / max(pnode.odds, 1e-9), *_last(pnode))
+            doubtful = _is_doubtful(self._question, pnode)
+            return (odd, doubtful, -pnode.held_bytes * reads, seconds / max(pnode.odds, 1e-9), *_last(pnode))
 
         return min(self._list_fitting(memory_bytes), key=rank, default=None)
 

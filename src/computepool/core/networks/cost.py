@@ -12,6 +12,10 @@ _FLOAT_BYTES = 4
 # Gradients with respect to the inputs and to the weights: each about the work of the forward pass.
 _BACKWARD_RATIO = 2
 
+# Micro-batches that a host may have under way for each host between it and the loss. One of them is in that host's
+# hands; the other is on its way there or back, so that nobody stands still for as long as frames travel.
+IN_FLIGHT_PER_CROSSING = 2
+
 
 @dataclass(frozen=True, slots=True)
 class VNodeCost:

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from computepool.core.ids import AttemptId
+from computepool.core.ids import AttemptId, NodeId
 from computepool.core.jobs.cause import Cause
 from computepool.core.networks.host_faults import advise
 from computepool.core.networks.placement import SeatId
 from computepool.core.networks.run import (
+    Avoidance,
     Effect,
     EndRun,
     FeedKind,
@@ -23,6 +24,7 @@ from computepool.core.networks.run import (
     VacateSeat,
 )
 
+# How long a node that lost a seat gets no other, unless its agent was started anew.
 AVOID_SECONDS = 60.0
 # Losses and stalls without a new checkpoint between them.
 RECOVERIES_MAX = 20
@@ -63,7 +65,7 @@ def lose(
     course: Course, seats: Mapping[SeatId, str], *, cause: Cause | None = Cause.NETWORK_LOST, counts: bool = True
 ) -> None:
     """These seats, each with the reason. `cause` is None where the attempts have ended already."""
-    told = []
+    told, moves_vnodes = [], False
     for id, why in seats.items():
         seat, run = course.run.seats[id], course.run
         if seat.attempt_id is None or seat.node_id is None:
@@ -71,19 +73,30 @@ def lose(
         course.do(SendDrop(id, seat.attempt_id, run.epoch))
         if cause is not None:
             course.do(VacateSeat(id, seat.attempt_id, seat.node_id, cause))
-        avoided = {node: until for node, until in run.avoided.items() if until > course.now}
-        course.change(
-            seats={**run.seats, id: Seat(id)}, avoided={**avoided, seat.node_id: course.now + AVOID_SECONDS}
-        )
-        vnodes = ", ".join(vnode_id for vnode_id, _ in run.list_parts(id)[:8])
+        course.change(seats={**run.seats, id: Seat(id)}, avoided=_avoid(run, seat, course.now))
+        parts = run.list_parts(id)
+        moves_vnodes = moves_vnodes or bool(parts)
+        vnodes = ", ".join(vnode_id for vnode_id, _ in parts[:8])
         told.append(f"{seat} with {vnodes or 'no VNode'} is lost: {why}")
-    if told:
+    if moves_vnodes:
         raise_epoch(course, "; ".join(told), counts=counts)
+    elif told:
+        # It had nothing to do yet: nobody waits for it.
+        course.tell(FeedKind.FAILURE, "; ".join(told), course.run.step)
 
 
-def raise_epoch(course: Course, why: str, *, counts: bool = True) -> None:
+def _avoid(run: Run, seat: Seat, now: float) -> dict[NodeId, Avoidance]:
+    """Who is started anew is trusted at once, but not twice within a minute: a machine that falls again and again
+    would cost an epoch each time."""
+    assert seat.node_id is not None
+    kept = {node_id: each for node_id, each in run.avoided.items() if each.until > now}
+    boot_id = None if seat.node_id in kept else seat.boot_id
+    return {**kept, seat.node_id: Avoidance(now + AVOID_SECONDS, boot_id)}
+
+
+def raise_epoch(course: Course, why: str, *, counts: bool = True, kind: FeedKind = FeedKind.FAILURE) -> None:
     run = course.run
-    course.tell(FeedKind.FAILURE, why, run.step)
+    course.tell(kind, why, run.step)
     if run.settle_at is not None and (not run.is_serving or run.state is RunState.STOPPING):
         # All steps are stored: nothing is left to be done again, and nobody is to answer.
         return

@@ -10,7 +10,9 @@ from math import ceil
 
 from computepool.core.jobs.cause import Cause
 from computepool.core.networks.course import AT_WORK, Course, attempt_of, lose, raise_epoch, send_run
+from computepool.core.networks.rejoin import give_back
 from computepool.core.networks.run import (
+    AnswerMissed,
     BeatHeard,
     HostJoined,
     HostPrepared,
@@ -43,12 +45,15 @@ PREPARE_SECONDS = 1_800.0
 STALL_SECONDS = 20.0
 STALL_SECONDS_MAX = 600.0
 STALL_GAPS = 3.0
+# Whoever was asked so long ago, and has done nothing for any request since, will not answer.
+ANSWER_SECONDS = 20.0
 # What an owner who comes back waits for.
 LEAVE_SECONDS = 2.0
 # Hosts agree to stop after a step that none of them can have begun: what they do while the order is on its way.
 MEETING_SECONDS = 0.5
 # Of one seat; from then on it is reached by relay alone.
 LINK_FAULTS_MAX = 2
+OWNER_BACK = "its owner wants the machine back"
 
 
 def join(course: Course, event: HostJoined) -> None:
@@ -57,6 +62,11 @@ def join(course: Course, event: HostJoined) -> None:
         return
     address = "" if seat.link_faults >= LINK_FAULTS_MAX else event.address
     course.change_seat(seat.id, joined=True, closed_at=None, suspected_at=None, heard_at=course.now, address=address)
+    if not run.list_parts(seat.id):
+        # While a run trains it waits for the next checkpoint.
+        if run.is_serving:
+            give_back(course)
+        return
     if run.prepare_epoch != run.epoch:
         return
     # It was away for a moment: what it was told meanwhile is told again.
@@ -71,6 +81,8 @@ def beat(course: Course, event: BeatHeard) -> None:
     if seat is None:
         return
     course.change_seat(seat.id, heard_at=now)
+    if event.answering != seat.answering:
+        course.change_seat(seat.id, answering=event.answering, answered_at=now)
     if event.epoch == course.run.epoch and event.watermark != seat.watermark:
         gap = now - max(each.moved_at for each in course.run.seats.values())
         course.change_seat(seat.id, watermark=event.watermark, moved_at=now)
@@ -139,12 +151,31 @@ def lose_leases(course: Course, event: LeasesLost) -> None:
     lose(course, dict.fromkeys(lost, "its lease has ended"), cause=None)
 
 
+def miss_answer(course: Course, event: AnswerMissed) -> None:
+    """Of those that stand still the first in the order of the network is stuck; those after it wait for it.
+
+    While a run trains, its watermark tells who is stuck, and nobody loses a seat for the sake of an answer.
+    """
+    run = course.run
+    if event.epoch != run.epoch or run.state is not RunState.RUNNING or not run.is_serving:
+        return
+    if event.seconds < ANSWER_SECONDS:
+        return
+    asked = [run.seats[id] for id in event.seats if id in run.seats and not run.seats[id].is_vacant]
+    still = [seat for seat in asked if course.now - max(seat.answered_at, seat.moved_at) >= ANSWER_SECONDS]
+    if still:
+        lose(course, {still[0].id: f"asked {event.seconds:.0f} s ago, it beats and does nothing for it"})
+
+
 def leave(course: Course, event: LeaveAnnounced) -> None:
     """Everybody stores one step more if that can be done in time, so that nothing is lost with the seat."""
     seat, run = course.find(event), course.run
     if seat is None or seat.leaving_at is not None:
         return
     course.change_seat(seat.id, leaving_at=course.now)
+    if not run.list_parts(seat.id):
+        lose(course, {seat.id: OWNER_BACK}, cause=Cause.OWNER_RETURNED, counts=False)
+        return
     target = find_meeting_step(run)
     seconds = (target - run.epoch_step) * (run.step_seconds or 0.0)
     if run.state is RunState.STOPPING:
@@ -164,8 +195,7 @@ def find_meeting_step(run: Run) -> int:
 
 def lose_leaving(course: Course) -> None:
     leaving = [seat.id for seat in course.run.seats.values() if seat.leaving_at is not None]
-    why = "its owner wants the machine back"
-    lose(course, dict.fromkeys(leaving, why), cause=Cause.OWNER_RETURNED, counts=False)
+    lose(course, dict.fromkeys(leaving, OWNER_BACK), cause=Cause.OWNER_RETURNED, counts=False)
 
 
 def look_for_silence(course: Course) -> None:

@@ -17,11 +17,14 @@ from computepool.core.networks import detection
 from computepool.core.networks.course import AT_WORK, HAVE_RUN, Course, attempt_of, end, lose, raise_epoch, send_run
 from computepool.core.networks.detection import find_meeting_step, lose_leaving
 from computepool.core.networks.host_faults import FATAL, SEAT_FAULTS, advise
-from computepool.core.networks.placement import Location, SeatId
+from computepool.core.networks.placement import Location
+from computepool.core.networks.rejoin import give_back, look_for_return, move_parts, settle_in
 from computepool.core.networks.run import (
     OVER,
+    AnswerMissed,
     AuditsOpened,
     AuditsSettled,
+    Avoidance,
     BeatHeard,
     CheckpointReported,
     CompleteCheckpoint,
@@ -66,7 +69,7 @@ AHEAD_MAX = 10_000
 # How long a run that has made all its steps waits for audits.
 SETTLE_SECONDS = 900.0
 NOT_AUDITED = "its last steps were not audited in time"
-AVOID_FOREVER = float("inf")
+AVOID_FOREVER = Avoidance(float("inf"))
 # Steps beyond the last checkpoint of which reports are kept.
 REPORTED_STEPS_MAX = 64
 
@@ -86,6 +89,7 @@ def adopt(run: Run, *, now: float) -> Decision:
     seats = {id: replace(seat, leased_at=now, heard_at=now) for id, seat in run.seats.items()}
     state = RunState.RECOVERING if run.state in HAVE_RUN else RunState.PLACING
     course.change(seats=seats, state=state, until_step=run.steps)
+    settle_in(course)
     if run.state is RunState.STOPPING:
         end(course, RunState.STOPPED, "stopped while its hub changed", pays_to_now=True)
     elif run.checkpoint_step >= run.steps and not run.serves:
@@ -113,28 +117,25 @@ def _fill(course: Course, event: SeatsFilled) -> None:
     unmovable = [each for each in run.locations if _part(each) in event.moves and not run.seats[each.seat].is_vacant]
     if strangers or unmovable or any(not run.seats[fill.seat].is_vacant for fill in event.fills):
         raise ValueError("only VNodes without a host are placed anew, and only on seats of the run")
-    course.change(locations=_place(run, event.moves), message="")
+    if run.locations:
+        course.change(locations=move_parts(run.locations, event.moves), message="")
+    else:
+        first = tuple(Location(vnode_id, seat, replica) for (vnode_id, replica), seat in event.moves.items())
+        course.change(locations=first, home=dict(event.moves), message="")
     for fill in event.fills:
         course.change_seat(
             fill.seat,
             attempt_id=fill.attempt_id,
             node_id=fill.node_id,
             numeric_class=fill.numeric_class,
+            boot_id=fill.boot_id,
             leased_at=course.now,
         )
     _mind_class(course, event.fills)
     for fill in event.fills:
         vnodes = ", ".join(vnode_id for vnode_id, _ in course.run.list_parts(fill.seat)[:8])
-        course.tell(FeedKind.PLACEMENT, f"{course.run.seats[fill.seat]} gets {vnodes}")
-
-
-def _place(run: Run, moves: Mapping[tuple[str, int], SeatId]) -> tuple[Location, ...]:
-    if not run.locations:
-        return tuple(Location(vnode_id, seat, replica) for (vnode_id, replica), seat in moves.items())
-    return tuple(
-        replace(each, seat=moves[_part(each)], incarnation=each.incarnation + 1) if _part(each) in moves else each
-        for each in run.locations
-    )
+        words = f"gets {vnodes}" if vnodes else "is filled again, and gets its VNodes with the next checkpoint"
+        course.tell(FeedKind.PLACEMENT, f"{course.run.seats[fill.seat]} {words}")
 
 
 def _mind_class(course: Course, fills: Iterable[SeatFill]) -> None:
@@ -286,6 +287,8 @@ def _complete(course: Course) -> None:
         end(course, RunState.STOPPED, run.message, pays_to_now=True)
     elif run.state is RunState.RUNNING and step >= run.until_step:
         lose_leaving(course)
+    else:
+        give_back(course)
 
 
 def _end_training(course: Course) -> None:
@@ -440,6 +443,7 @@ _TIMED = (
     detection.probe_detached,
     detection.look_for_late,
     detection.look_for_stall,
+    look_for_return,
     _look_for_gap,
     _pay_service,
     _look_at_clock,
@@ -454,6 +458,7 @@ _RULES: Mapping[type, Callable[[Course, Any], None]] = {
     PeerReported: detection.report_peer,
     ProbeAnswered: detection.answer,
     LeasesLost: detection.lose_leases,
+    AnswerMissed: detection.miss_answer,
     LeaveAnnounced: detection.leave,
     CheckpointReported: _report_checkpoint,
     StepReported: _report_step,

@@ -10,7 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from computepool.core.networks.cost import EdgeCost, VNodeCost, estimate_edges, estimate_vnodes
+from computepool.core.networks.cost import (
+    IN_FLIGHT_PER_CROSSING,
+    EdgeCost,
+    VNodeCost,
+    estimate_edges,
+    estimate_vnodes,
+)
 from computepool.core.networks.graph import Graph, draw_graph
 from computepool.core.networks.spec import Edge, NetworkSpec
 
@@ -77,7 +83,7 @@ class _Way:
     round_trip_seconds: float
     # Of every direction of every pair of machines.
     link_seconds: tuple[float, ...]
-    # Micro-batches that may be under way at once: as many as there are machines one after the other.
+    # Micro-batches that may be under way at once.
     window: int
     cut_bytes: int
 
@@ -131,7 +137,8 @@ def _find_way(
                     links[pair] = links.get(pair, 0.0) + size / machines[pair[0]].bytes_per_second
             arrived[edge.target] = max(arrived[edge.target], ended + seconds)
             depth[edge.target] = max(depth[edge.target], depth[vnode_id] + (there != here))
-    return _Way(max(busy_until), tuple(links.values()), max(depth.values()), cut_bytes)
+    window = 1 + (max(depth.values()) - 1) * IN_FLIGHT_PER_CROSSING
+    return _Way(max(busy_until), tuple(links.values()), window, cut_bytes)
 
 
 def _cross(sender: Machine, receiver: Machine, cost: EdgeCost) -> float:

@@ -233,7 +233,7 @@ def _slot_faults(vnode_id: str, part: Part, fed: Mapping[int, list[Edge]]) -> li
 
 def _cycle_faults(spec: NetworkSpec) -> list[str]:
     cycle = find_cycle(spec)
-    return [f"the VNodes {' -> '.join(cycle)} form a cycle; a network has none"] if cycle else []
+    return [f"the VNodes {' -> '.join(cycle)} form a cycle: take one of their edges out"] if cycle else []
 
 
 def _loss_faults(spec: NetworkSpec, parts: Mapping[str, Part]) -> list[str]:

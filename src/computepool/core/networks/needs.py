@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from computepool.core.networks.cost import estimate_edges, estimate_vnodes
+from computepool.core.networks.cost import IN_FLIGHT_PER_CROSSING, estimate_edges, estimate_vnodes
 from computepool.core.networks.graph import draw_graph
 from computepool.core.networks.partition import Link
 from computepool.core.networks.run import Part
@@ -24,6 +24,8 @@ class Need:
     flops: float
     # Whoever computes it needs the run's data.
     reads: bool = False
+    # It tells the curve and totals the norms of all: what it makes up nobody else computes beside it.
+    critical: bool = False
 
 
 def list_needs(spec: NetworkSpec) -> list[Need]:
@@ -34,11 +36,12 @@ def list_needs(spec: NetworkSpec) -> list[Need]:
     for replica in range(spec.replicas):
         for vnode_id in graph.order:
             cost = costs[vnode_id]
-            # As many micro-batches are in flight as there are stages from here to the loss.
-            in_flight = min(per_replica, graph.stages[vnode_id] + 1)
+            # Should every VNode from here to the loss be on a host of its own.
+            in_flight = min(per_replica, graph.stages[vnode_id] * IN_FLIGHT_PER_CROSSING + 1)
             memory_bytes = cost.memory_bytes(in_flight) * (100 + SPARE_PERCENT) // 100
             reads = any(edge.source_name is not None for edge in graph.inputs[vnode_id])
-            needs.append(Need((vnode_id, replica), memory_bytes, float(per_replica * cost.flops), reads))
+            flops = float(per_replica * cost.flops)
+            needs.append(Need((vnode_id, replica), memory_bytes, flops, reads, critical=vnode_id == spec.loss))
     return needs
 
 

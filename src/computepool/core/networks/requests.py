@@ -88,9 +88,11 @@ class RequestForm:
     def list_entries(self, placement: Placement, replica: int) -> list[Entry]:
         return list_entries(self._spec, self._graph, placement, replica)
 
-    def list_seats(self, placement: Placement) -> list[SeatId]:
-        """Where something is computed for an answer, in any replica."""
-        return list(dict.fromkeys(each.seat for each in placement.locations if each.vnode_id in self.needed))
+    def list_seats(self, placement: Placement, replica: int | None = None) -> list[SeatId]:
+        """Where something is computed for an answer, in this replica or in any, in the order of the network."""
+        replicas = range(self._spec.replicas) if replica is None else (replica,)
+        order = [vnode_id for vnode_id in self._graph.order if vnode_id in self.needed]
+        return list(dict.fromkeys(placement.seat_of(vnode_id, each) for each in replicas for vnode_id in order))
 
     def find_output_seat(self, placement: Placement, replica: int) -> SeatId:
         return placement.seat_of(self._spec.output[0], replica)

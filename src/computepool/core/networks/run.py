@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from uuid import UUID
 
 from computepool.core.ids import AttemptId, NodeId, RunId
 from computepool.core.jobs.cause import Cause
@@ -60,6 +61,8 @@ class Seat:
     attempt_id: AttemptId | None = None
     node_id: NodeId | None = None
     numeric_class: str = ""
+    # The start of the node's agent under which it was leased; None: not known.
+    boot_id: UUID | None = None
     # Where other hosts can dial it, once that is proven; empty: by relay.
     address: str = ""
     leased_at: float = 0.0
@@ -72,6 +75,9 @@ class Seat:
     # As the host last told, and when it last told another figure.
     watermark: int = 0
     moved_at: float = 0.0
+    # The same of what it does for requests.
+    answering: int = 0
+    answered_at: float = 0.0
     # Since when it is under suspicion, and when it is next asked for a sign of life.
     suspected_at: float | None = None
     probe_at: float = 0.0
@@ -91,6 +97,15 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
+class Avoidance:
+    """Why a node gets no seat for a while: it has just lost one."""
+
+    until: float
+    # Of this start of its agent alone: who was started anew is trusted at once. None: of any.
+    boot_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     id: RunId
     vnode_ids: tuple[str, ...]
@@ -107,6 +122,8 @@ class Run:
     epoch: int = 1
     # Empty until it was first placed. A VNode whose seat is vacant is lost.
     locations: tuple[Location, ...] = ()
+    # Where each VNode was placed at first. A seat that lost all of its own gets them back once it is filled again.
+    home: Mapping[Part, SeatId] = field(default_factory=dict)
     # The curve is whole up to this step.
     step: int = 0
     # Later steps whose losses came before those between, and when the first of them did: of this epoch.
@@ -148,8 +165,7 @@ class Run:
     # Stalls since the last new checkpoint, and the seats that were given to others because of them.
     stalls: int = 0
     replaced: frozenset[SeatId] = frozenset()
-    # Nodes that get no seat until then.
-    avoided: Mapping[NodeId, float] = field(default_factory=dict)
+    avoided: Mapping[NodeId, Avoidance] = field(default_factory=dict)
 
     @property
     def is_serving(self) -> bool:
@@ -178,6 +194,7 @@ class SeatFill:
     attempt_id: AttemptId
     node_id: NodeId
     numeric_class: str
+    boot_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +225,8 @@ class BeatHeard:
     attempt_id: AttemptId
     epoch: int = 0
     watermark: int = 0
+    # The same of what it does for requests.
+    answering: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +263,15 @@ class LeasesLost:
     """The ordinary course of attempts has ended these: silence, a restart, a report of the agent."""
 
     attempt_ids: frozenset[AttemptId]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerMissed:
+    """Somebody has waited so long for an answer of these seats, which are named in the order of the network."""
+
+    epoch: int
+    seats: tuple[SeatId, ...]
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +358,7 @@ Event = (
     | PeerReported
     | ProbeAnswered
     | LeasesLost
+    | AnswerMissed
     | LeaveAnnounced
     | CheckpointReported
     | StepReported

@@ -178,6 +178,8 @@ class Exactness(str, Enum):
 
 
 class TrustPolicy(str, Enum):
+    """Whether PNodes that are trusted get seats before others, and among them what tells the curve."""
+
     ANY = "any"
     TRUSTED_FIRST = "trusted_first"
 
@@ -224,6 +226,10 @@ class NetworkSpec:
     def promises_exactness(self) -> bool:
         """Whether the curve of a run within one numeric class is that of the reference, bit for bit."""
         return self.wire is Dtype.F32 and self.local_steps == 0
+
+    @property
+    def trusts_first(self) -> bool:
+        return self.trust is TrustPolicy.TRUSTED_FIRST
 
     def vnode(self, vnode_id: str) -> VNodeSpec:
         return next(vnode for vnode in self.vnodes if vnode.id == vnode_id)

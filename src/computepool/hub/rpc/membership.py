@@ -188,7 +188,7 @@ class _Host:
 
     async def read_beat(self, said: pb.HostBeat) -> Heard:
         self.call.rpc.hosting.owner.note_beat(self.attempt_id, self.node_id)
-        return Heard(BeatHeard(self.seat, self.attempt_id, said.epoch, said.watermark))
+        return Heard(BeatHeard(self.seat, self.attempt_id, said.epoch, said.watermark, said.answering))
 
     async def read_prepared(self, said: pb.Prepared) -> Heard:
         return Heard(HostPrepared(self.seat, self.attempt_id, said.epoch))

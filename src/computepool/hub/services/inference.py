@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from computepool import clock
 from computepool.core.errors import (
     ComputePoolError,
     HubUnavailable,
@@ -24,14 +25,15 @@ from computepool.core.errors import (
 )
 from computepool.core.ids import AttemptId, NetworkId, RunId
 from computepool.core.networks.course import AT_WORK
+from computepool.core.networks.detection import ANSWER_SECONDS
 from computepool.core.networks.epochs import list_locations
 from computepool.core.networks.errors import InferenceFailed, NoLiveRun, RunElsewhere
 from computepool.core.networks.placement import Placement, SeatId
 from computepool.core.networks.requests import Given, RequestForm
-from computepool.core.networks.run import OVER, Run
+from computepool.core.networks.run import OVER, AnswerMissed, Run
 from computepool.hub.services.callers import AccountCaller
-from computepool.hub.services.networks import get_visible
-from computepool.hub.services.owners import RunOwner
+from computepool.hub.services.networks import NO_NETWORK, get_visible
+from computepool.hub.services.owners import Heard, RunOwner
 from computepool.hub.store import runs as run_store
 from computepool.hub.store.connect import Pool
 from computepool.hub.store.runs import Part, RunRow
@@ -152,6 +154,11 @@ class _Service:
     openings: OrderedDict[int, _Opening] = field(default_factory=OrderedDict)
     # Tries that are under way: the request, its step and replica.
     tries: dict[int, tuple[_Request, int, int]] = field(default_factory=dict)
+
+    def list_missing(self, step: int) -> list[SeatId]:
+        """Who has not said that it has this checkpoint at hand."""
+        opening = self.openings.get(step)
+        return [seat for seat in self.seats if opening is not None and seat in opening.missing]
 
     def end(self) -> None:
         """The epoch is over: everybody asks again."""
@@ -291,17 +298,32 @@ class InferenceDesk:
 
     async def _ask(self, run_id: RunId, step: int, inputs: Mapping[str, TensorBytes], request: _Request) -> None:
         """Until it is answered or failed."""
-        patience = TRY_SECONDS
+        patience, epoch, asked_at = TRY_SECONDS, 0, 0.0
         while not request.found.done():
             service = await self._find_service(run_id)
             request.again.clear()
-            if not await self._open(run_id, service, step, patience) or request.found.done():
+            if service.epoch != epoch:
+                epoch, asked_at = service.epoch, self._owner.read_clock()
+            if not await self._open(run_id, service, step, patience):
+                await self._miss(run_id, service, service.list_missing(step), asked_at)
                 continue
-            if not self._send(run_id, service, step, inputs, request):
+            if request.found.done():
+                continue
+            seats = self._send(run_id, service, step, inputs, request)
+            if not seats:
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
-            await _wait_any(request.found, request.again, seconds=patience)
+            ends_at = clock.seconds() + patience
+            while (left := ends_at - clock.seconds()) > 0 and not (request.found.done() or request.again.is_set()):
+                await _wait_any(request.found, request.again, seconds=min(left, TRY_SECONDS))
+                await self._miss(run_id, service, seats, asked_at)
             patience = min(2 * patience, TRY_SECONDS_MAX)
+
+    async def _miss(self, run_id: RunId, service: _Service, seats: Sequence[SeatId], asked_at: float) -> None:
+        """The run's owner is told that these have been waited for, and decides whether one of them is stuck."""
+        seconds = self._owner.read_clock() - asked_at
+        if seats and seconds >= ANSWER_SECONDS:
+            await self._owner.hear(run_id, Heard(AnswerMissed(service.epoch, tuple(seats), seconds)))
 
     async def _find_service(self, run_id: RunId) -> _Service:
         """Waits while the run recovers. Raises when nobody will answer any more."""
@@ -371,10 +393,11 @@ class InferenceDesk:
         step: int,
         inputs: Mapping[str, TensorBytes],
         request: _Request,
-    ) -> bool:
+    ) -> list[SeatId]:
+        """Whose work the answer takes; empty if it could not be asked now."""
         run = self._owner.find(run_id)
         if run is None or self._services.get(run_id) is not service:
-            return False
+            return []
         service.last_number += 1
         number = service.last_number
         replica = number % run.replicas
@@ -385,9 +408,9 @@ class InferenceDesk:
             attempt_id = run.seats[seat].attempt_id
             order = AskOrder(service.epoch, step, number, replica, mine)
             if attempt_id is None or not self._post.offer(attempt_id, order):
-                return False
+                return []
         service.tries[number] = (request, step, replica)
-        return True
+        return service.form.list_seats(service.placement, replica)
 
     def _forget(self, run_id: RunId, request: _Request) -> None:
         service = self._services.get(run_id)
@@ -429,7 +452,7 @@ class InferenceDesk:
                 raise InvalidRequest("Name the run that is to answer (run_id), or its network (network_id).")
             network = await get_visible(conn, caller, network_id)
             if network.account_id != caller.account_id:
-                raise NotFound("There is no such network.")
+                raise NotFound(NO_NETWORK)
             rows = await run_store.list_runs(
                 conn, account_id=caller.account_id, network_id=network_id, before=None, limit=CHECKPOINTS_LISTED_MAX
             )

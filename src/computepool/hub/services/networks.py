@@ -30,6 +30,8 @@ from computepool.hub.store.networks import Network
 IDEMPOTENCY_KEY_LENGTH_MAX = 200
 NETWORKS_MAX = 10_000
 PAGE_MAX = 200
+# The same of one that is somebody else's.
+NO_NETWORK = "You have no such network. GET /v1/networks lists yours; create it if it is not among them."
 
 
 async def create_network(
@@ -40,7 +42,8 @@ async def create_network(
     spec = from_json(spec_json)
     faults = list_spec_faults(spec)
     if faults:
-        raise InvalidSpec("The network cannot be taken: " + "; ".join(faults) + ".", faults=faults)
+        words = "; ".join(faults)
+        raise InvalidSpec(f"The network cannot be taken: {words}. Change it and create it again.", faults=faults)
     canonical = to_json(spec)
     digest = hashlib.sha256(canonical.encode()).digest()
     async with pool.acquire() as conn, conn.transaction():
@@ -87,7 +90,7 @@ async def delete_network(pool: Pool, blobs: LocalBlobs, caller: AccountCaller, n
         # Locked, so that no run is started meanwhile.
         network = await network_store.lock_network(conn, network_id)
         if network is None:
-            raise NotFound("There is no such network.")
+            raise NotFound(NO_NETWORK)
         open_count = await run_store.count_open(conn, network_id)
         if open_count:
             raise Conflict(f"{open_count} runs of this network are not over. Stop them first.")
@@ -103,7 +106,7 @@ async def delete_network(pool: Pool, blobs: LocalBlobs, caller: AccountCaller, n
 async def get_visible(conn: Connection, caller: AccountCaller, network_id: NetworkId) -> Network:
     network = await network_store.find_network(conn, network_id)
     if network is None or (network.account_id != caller.account_id and Role.OPERATOR not in caller.roles):
-        raise NotFound("There is no such network.")
+        raise NotFound(NO_NETWORK)
     return network
 
 

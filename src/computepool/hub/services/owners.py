@@ -121,6 +121,10 @@ class RunOwner:
     def get_spec(self, run_id: RunId) -> NetworkSpec:
         return self._owned[run_id].spec
 
+    def read_clock(self) -> float:
+        """By which runs are decided."""
+        return self._seconds()
+
     @property
     def run_ids(self) -> list[RunId]:
         return list(self._owned)

@@ -37,7 +37,7 @@ from computepool.hub.config import HubSettings
 from computepool.hub.services import seats as seat_service
 from computepool.hub.services.artifacts import check_room, record_upload
 from computepool.hub.services.callers import AccountCaller
-from computepool.hub.services.networks import check_key, get_visible
+from computepool.hub.services.networks import NO_NETWORK, check_key, get_visible
 from computepool.hub.services.prices import PriceBook
 from computepool.hub.services.seats import HOURS_MAX, SEATS_MAX, FoundPNodes, SeatTerms
 from computepool.hub.store import artifacts as artifact_store
@@ -129,7 +129,7 @@ async def start_run(
     run_id = RunId(entropy.new_id())
     async with pool.acquire() as conn, conn.transaction():
         if await network_store.lock_network(conn, network_id) is None:
-            raise NotFound("There is no such network.")
+            raise NotFound(NO_NETWORK)
         job_id, is_new = await seat_service.submit_seats(
             conn,
             prices,
@@ -287,8 +287,9 @@ async def plan_seats(
         prices,
         terms,
         account_id=account_id,
-        avoided=(),
+        avoided={},
         data_bytes={bytes.fromhex(ref.sha256): ref.size_bytes for ref in options.data},
+        asks_trust=spec.trusts_first,
         silence_seconds=settings.lease_seconds,
     )
     # A large network takes a while to cut: others are heard meanwhile.
@@ -303,7 +304,8 @@ def _choose_seats(spec: NetworkSpec, pnodes: Sequence[PNode], seats: int) -> Cho
     answer: Chosen | Unplaceable = Unplaceable(())
     for count in [seats] if seats else range(least, most + 1):
         vacant: dict[SeatId, Sequence[tuple[str, int]]] = {seat_id(index): () for index in range(count)}
-        answer = choose_placement(Question(needs, vacant, spec.exact, links=links), pnodes)
+        question = Question(needs, vacant, spec.exact, links=links, trusted_first=spec.trusts_first)
+        answer = choose_placement(question, pnodes)
         if isinstance(answer, Chosen):
             break
     return answer
@@ -426,7 +428,7 @@ async def _get_own(pool: Pool, caller: AccountCaller, network_id: NetworkId) -> 
     async with pool.acquire() as conn:
         network = await get_visible(conn, caller, network_id)
     if network.account_id != caller.account_id:
-        raise NotFound("There is no such network.")
+        raise NotFound(NO_NETWORK)
     return network
 
 

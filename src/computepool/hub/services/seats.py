@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import inf
+from uuid import UUID
 
 import msgspec
 
@@ -26,6 +27,7 @@ from computepool.core.ledger.refusal import InsufficientCredits
 from computepool.core.ledger.refusal import Refusal as PostingRefusal
 from computepool.core.ledger.transfer import Posting
 from computepool.core.networks.allocation import PNode
+from computepool.core.networks.audit import VALIDATED_MIN
 from computepool.core.networks.placement import SeatId
 from computepool.core.networks.run import OVER, RunState, SeatFill
 from computepool.core.networks.seat_ends import decide_concluding, decide_vacating
@@ -44,6 +46,7 @@ from computepool.hub.store import hub as hub_store
 from computepool.hub.store import jobs as job_store
 from computepool.hub.store import ledger
 from computepool.hub.store import networks as network_store
+from computepool.hub.store import run_audits as audit_store
 from computepool.hub.store import runs as run_store
 from computepool.hub.store import shapes as shape_store
 from computepool.hub.store import slices as slice_store
@@ -89,6 +92,7 @@ class FoundPNodes:
     pnodes: list[PNode]
     candidates: dict[tuple[NodeId, SlotName], Candidate]
     names: dict[NodeId, tuple[AccountId, str]]
+    boots: dict[NodeId, UUID | None]
 
 
 def find_shape(prices: PriceBook, ceiling: int | None) -> Shape:
@@ -215,11 +219,12 @@ async def find_pnodes(
     terms: SeatTerms,
     *,
     account_id: AccountId,
-    avoided: Collection[NodeId],
+    avoided: Mapping[NodeId, UUID | None],
     data_bytes: Mapping[bytes, int],
+    asks_trust: bool,
     silence_seconds: float,
 ) -> FoundPNodes:
-    """Free slots that may take a seat now, with what they are chosen by."""
+    """Free slots that may take a seat now, with what they are chosen by. Of a node that is avoided, this start."""
     ceiling = find_shape(prices, terms.ceiling).ceiling_microcredits_per_hour or 0
     now = clock.now()
     found = await network_store.list_free_pnodes(
@@ -230,16 +235,18 @@ async def find_pnodes(
         closed=await find_closed(conn, now),
         ceiling=ceiling,
         node_ids=terms.node_ids,
-        avoided_ids=avoided,
+        avoided=avoided,
         data_bytes=data_bytes,
         silence_seconds=silence_seconds,
         limit=PNODES_LOOKED_AT_MAX,
     )
     candidates = {(each.slot.node_id, each.slot.name): _to_candidate(each, now) for each in found}
+    trusted = await _list_trusted(conn, found, account_id) if asks_trust else frozenset[NodeId]()
     return FoundPNodes(
-        pnodes=[_to_pnode(each, candidates[each.slot.node_id, each.slot.name]) for each in found],
+        pnodes=[_to_pnode(each, candidates[each.slot.node_id, each.slot.name], trusted) for each in found],
         candidates=candidates,
         names={each.slot.node_id: (each.account_id, each.node_name) for each in found},
+        boots={each.slot.node_id: each.boot_id for each in found},
     )
 
 
@@ -252,7 +259,14 @@ def _to_candidate(free: FreePNode, now: datetime) -> Candidate:
     )
 
 
-def _to_pnode(free: FreePNode, candidate: Candidate) -> PNode:
+async def _list_trusted(conn: Connection, found: Sequence[FreePNode], account_id: AccountId) -> frozenset[NodeId]:
+    """Nodes of the submitter's own, and those that audits have found right often enough."""
+    own = {each.slot.node_id for each in found if each.account_id == account_id}
+    standings = await audit_store.list_standings(conn, {each.slot.node_id for each in found} - own)
+    return frozenset({*own, *(id for id, (_, validated) in standings.items() if validated >= VALIDATED_MIN)})
+
+
+def _to_pnode(free: FreePNode, candidate: Candidate, trusted: Collection[NodeId]) -> PNode:
     return PNode(
         node_id=free.slot.node_id,
         slot=free.slot.name,
@@ -265,6 +279,7 @@ def _to_pnode(free: FreePNode, candidate: Candidate) -> PNode:
         price_microcredits_per_hour=free.floor_microcredits_per_hour,
         reachable=bool(free.address),
         held_bytes=free.held_bytes,
+        trusted=free.slot.node_id in trusted,
     )
 
 
@@ -278,6 +293,7 @@ async def lease_seats(
     slice_indexes: Mapping[SeatId, int],
     chosen: Mapping[SeatId, PNode],
     candidates: Mapping[tuple[NodeId, SlotName], Candidate],
+    boots: Mapping[NodeId, UUID | None],
     lease_seconds: float,
 ) -> list[SeatFill]:
     """A lease on that very slot for each seat. A slot that somebody else has just filled is left out."""
@@ -307,7 +323,10 @@ async def lease_seats(
     for node_id in sorted({grant.node_id for grant in given.values()}):
         # The hub at which the node is parked delivers what is in the record.
         await hub_store.record_change(conn, ChangeKind.LEASE, node_id)
-    return [SeatFill(seat, grant.id, grant.node_id, chosen[seat].numeric_class) for seat, grant in given.items()]
+    return [
+        SeatFill(seat, grant.id, grant.node_id, chosen[seat].numeric_class, boots.get(grant.node_id))
+        for seat, grant in given.items()
+    ]
 
 
 async def get_seat(pool: Pool, attempt_id: AttemptId) -> SeatRow:

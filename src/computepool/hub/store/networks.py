@@ -44,6 +44,8 @@ class FreePNode:
     slot: Slot
     account_id: AccountId
     node_name: str
+    # Of the last start of its agent.
+    boot_id: UUID | None
     floor_microcredits_per_hour: int
     declared_tflops: float | None
     numeric_class: str
@@ -171,12 +173,15 @@ async def list_free_pnodes(
     closed: Closed,
     ceiling: int,
     node_ids: Iterable[NodeId],
-    avoided_ids: Iterable[NodeId],
+    avoided: Mapping[NodeId, UUID | None],
     data_bytes: Mapping[bytes, int],
     silence_seconds: float,
     limit: int,
 ) -> list[FreePNode]:
-    """Online, free, lent to this account now and within the ceiling; of these nodes alone if any are named."""
+    """Online, free, lent to this account now and within the ceiling; of these nodes alone if any are named.
+
+    A node that is avoided is left out for as long as its agent is of this start, or of any if none is named.
+    """
     rows = _q.list_free_pnodes(
         conn,
         **closed.to_arrays(),
@@ -185,7 +190,8 @@ async def list_free_pnodes(
         wall_seconds=wall_seconds,
         ceiling=ceiling,
         node_ids=sorted(node_ids),
-        avoided_ids=sorted(avoided_ids),
+        avoided_ids=list(avoided),
+        avoided_boots=list(avoided.values()),
         data_sha256s=list(data_bytes),
         data_sizes=list(data_bytes.values()),
         silence_seconds=silence_seconds,
@@ -203,6 +209,7 @@ def _to_free(row: Any) -> FreePNode:
         slot=to_slot(row, node_id=row["node_id"], name=row["name"]),
         account_id=row["account_id"],
         node_name=row["node_name"],
+        boot_id=row["boot_id"],
         floor_microcredits_per_hour=row["floor_microcredits_per_hour"],
         declared_tflops=row["speed_tflops"],
         numeric_class=row["numeric_class"],

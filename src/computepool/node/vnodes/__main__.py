@@ -14,6 +14,7 @@ import torch
 from computepool.core.errors import ComputePoolError
 from computepool.node import journal
 from computepool.node.host_options import REFUSED_EXIT_CODE, HostOptions
+from computepool.node.vnodes.driver import take_short_turns
 from computepool.node.vnodes.host import run_host
 from computepool.node.vnodes.numeric_class import describe_machine
 
@@ -23,6 +24,7 @@ def main() -> int:
     journal.set_up(env.get("COMPUTEPOOL_NODE_LOG_LEVEL", "info"))
     torch.set_num_threads(int(env.get("COMPUTEPOOL_NODE_NETWORKS_THREADS", "1")))
     torch.set_num_interop_threads(1)
+    take_short_turns()
     if "--describe" in sys.argv:
         print(msgspec.json.encode(describe_machine(env.get("COMPUTEPOOL_NODE_NETWORKS_DEVICE", "cpu"))).decode())
         return 0

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from computepool.core.networks.audit import SpanDigest
-from computepool.core.networks.needs import list_needs
 from computepool.core.networks.placement import Placement, SeatId
 from computepool.core.networks.spec import NetworkSpec
 from computepool.core.networks.spec_json import from_json
@@ -22,6 +21,7 @@ from computepool.node.vnodes.data import Dataset
 from computepool.node.vnodes.frame_log import FrameLog, pack_log, unpack_log
 from computepool.node.vnodes.frames import Outgoing
 from computepool.node.vnodes.hub_session import HubSession
+from computepool.node.vnodes.memory import MemoryBook, count_training_bytes
 from computepool.node.vnodes.placements import read_placement
 from computepool.node.vnodes.replay import Frames, digest_frames, measure_deviation, replay
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
@@ -40,17 +40,15 @@ class Auditor:
         *,
         run_id: str,
         seat: SeatId,
-        memory_bytes: int,
+        memory: MemoryBook,
         device: str,
         load_data: LoadData,
     ) -> None:
         self.log = FrameLog()
-        # What the host's own VNodes take; the rest is for replays.
-        self.own_bytes = 0
         self._session = session
         self._run_id = run_id
         self._seat = seat
-        self._memory_bytes = memory_bytes
+        self._memory = memory
         self._device = device
         self._load_data = load_data
         self._orders: asyncio.Queue[pb.AuditOrder] = asyncio.Queue(ORDERS_MAX)
@@ -113,7 +111,11 @@ class Auditor:
         wanted, seat = order.replay, SeatId(order.seat)
         spec = from_json(wanted.spec_json)
         placement = read_placement(self._run_id, order.epoch, wanted.placement)
-        self._count_memory(spec, placement, seat)
+        with self._memory.holding("a replay", count_training_bytes(spec, placement, seat)):
+            await self._replay_seat(order, spec, placement)
+
+    async def _replay_seat(self, order: pb.AuditOrder, spec: NetworkSpec, placement: Placement) -> None:
+        wanted, seat = order.replay, SeatId(order.seat)
         dataset = await self._load_data(spec, wanted.data, placement, seat)
         checkpoint = (
             Checkpoint(order.from_step, await self._read_all(wanted.checkpoints)) if order.from_step else None
@@ -192,12 +194,6 @@ class Auditor:
         )
         deviation = measure_deviation(found.sent, sent, step=order.from_step)
         return pb.AuditResult(audit_id=order.audit_id, peers=to_peers(shown), deviation=deviation)
-
-    def _count_memory(self, spec: NetworkSpec, placement: Placement, seat: SeatId) -> None:
-        parts = {(each.vnode_id, each.replica) for each in placement.at(seat)}
-        wanted = sum(need.memory_bytes for need in list_needs(spec) if need.part in parts)
-        if self.own_bytes + wanted > self._memory_bytes:
-            raise MemoryError(f"the replay takes {wanted:,} bytes, and that much is not left here")
 
     async def _read_all(self, wanted: Sequence[Any]) -> dict[str, bytes]:
         return {each.vnode_id: await self._session.read_blob(each.sha256) for each in wanted}

@@ -6,6 +6,7 @@ The loop stays free while the thread computes; all that crosses between them doe
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from typing import Protocol
@@ -31,8 +32,16 @@ from computepool.node.vnodes.frames import (
 IDLE_SECONDS = 1.0
 # After a piece of an answer, however small: the loop shares the interpreter with us, and carries training's frames.
 REST_SECONDS_MIN = 0.0005
+# How long a thread that computes may keep the interpreter from those who carry its frames. By default it is ten times
+# as much, which is longer than a piece of work of a small network takes.
+TURN_SECONDS = 0.0005
 # A piece of work that takes longer is left to the end of the process.
 JOIN_SECONDS = 0.2
+
+
+def take_short_turns() -> None:
+    """For a process that has a driver."""
+    sys.setswitchinterval(TURN_SECONDS)
 
 
 class Answering(Protocol):

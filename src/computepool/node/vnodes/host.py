@@ -18,9 +18,9 @@ import torch
 from computepool import clock
 from computepool.core.errors import ComputePoolError, InvalidRequest, InvalidSpec
 from computepool.core.networks.audit import SpanDigest
+from computepool.core.networks.cost import IN_FLIGHT_PER_CROSSING
 from computepool.core.networks.entries import ANSWER
 from computepool.core.networks.host_faults import HostFaultCode
-from computepool.core.networks.needs import list_needs
 from computepool.core.networks.placement import Placement, SeatId
 from computepool.core.networks.spec import SOURCE_MARK, NetworkSpec
 from computepool.core.networks.spec_json import from_json
@@ -42,6 +42,7 @@ from computepool.node.vnodes.events import (
 )
 from computepool.node.vnodes.frames import HARMLESS, FrameHead, FrameKind, Outgoing, to_bytes
 from computepool.node.vnodes.hub_session import HubSession
+from computepool.node.vnodes.memory import MemoryBook, count_training_bytes
 from computepool.node.vnodes.placements import read_placement
 from computepool.node.vnodes.serving import Serving
 from computepool.node.vnodes.shelf import DataShelf
@@ -84,13 +85,14 @@ class Host:
         )
         self._shelf = DataShelf(options.data_folder, bytes_max=options.data_bytes_max)
         self._hub_keys: list[HubKey] = list(options.hub_keys)
+        memory = self._memory = MemoryBook(options.memory_bytes)
         self._cached = CheckpointCache(min(CACHED_BYTES_MAX, options.memory_bytes // CACHED_SHARE))
         self._serving = Serving(
             SeatId(options.seat),
             load_part=self._read_part,
             say=self._session.say,
             on_work=self._driver.wake,
-            memory_bytes=options.memory_bytes,
+            memory=memory,
             device=options.device,
         )
         self._driver.set_answering(self._serving)
@@ -98,7 +100,7 @@ class Host:
             self._session,
             run_id=options.run_id,
             seat=SeatId(options.seat),
-            memory_bytes=options.memory_bytes,
+            memory=memory,
             device=options.device,
             load_data=self._load_data,
         )
@@ -218,7 +220,8 @@ class Host:
     async def _take_up(self, order: pb.Prepare) -> None:
         spec = self._read_spec(order.spec_json)
         placement = read_placement(self._options.run_id, order.epoch, order.placement)
-        self._count_memory(spec, placement)
+        # Before anything is fetched or built.
+        self._memory.set_own(count_training_bytes(spec, placement, SeatId(self._options.seat)))
         dataset = await self._load_data(spec, order.data, placement, SeatId(self._options.seat))
         checkpoint = await self._load_checkpoint(order, placement)
         engine = self._driver.engine
@@ -230,6 +233,7 @@ class Host:
                 dataset,
                 on_event=self._driver.tell,
                 device=self._options.device,
+                extra_in_flight=IN_FLIGHT_PER_CROSSING - 1,
             )
         # Frames of this epoch may come as soon as others are prepared; what comes early is kept.
         await asyncio.to_thread(engine.prepare, order.epoch, checkpoint, placement=placement, dataset=dataset)
@@ -238,14 +242,6 @@ class Host:
         self._serving.enter(spec, placement)
         routes = {SeatId(each.seat): each.address for each in order.placement}
         self._edges.connect(order.epoch, order.seat_token, routes, relay_address=order.relay_address)
-
-    def _count_memory(self, spec: NetworkSpec, placement: Placement) -> None:
-        """Before anything is fetched or built."""
-        mine = {(each.vnode_id, each.replica) for each in placement.at(SeatId(self._options.seat))}
-        wanted = sum(need.memory_bytes for need in list_needs(spec) if need.part in mine)
-        if wanted > self._options.memory_bytes:
-            raise MemoryError(f"its VNodes take {wanted:,} bytes; there are {self._options.memory_bytes:,} for them")
-        self._auditor.own_bytes = wanted
 
     def _read_spec(self, text: str) -> NetworkSpec:
         if self._spec is None or text != self._spec_json:
@@ -311,6 +307,7 @@ class Host:
         if epoch >= self._epoch and self._driver.engine is not None:
             self._driver.engine.drop()
             self._serving.leave()
+            self._memory.set_own(0)
 
     # What the engine and the streams tell
 
@@ -427,7 +424,8 @@ class Host:
     def _say_beat(self) -> None:
         self._beats += 1
         engine = self._driver.engine
-        beat = pb.HostBeat(sequence=self._beats, epoch=self._epoch)
+        answering = self._serving.mark + self._session.pieces_read
+        beat = pb.HostBeat(sequence=self._beats, epoch=self._epoch, answering=answering)
         if self._preparing:
             # Whoever fetches or builds gets on; whoever hangs does neither.
             beat.watermark = self._session.pieces_read + int(clock.cpu_seconds())

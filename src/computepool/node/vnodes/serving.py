@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
+from computepool import clock
 from computepool.core.errors import ComputePoolError
 from computepool.core.networks.entries import list_entries
 from computepool.core.networks.graph import Graph, draw_graph
-from computepool.core.networks.needs import list_needs
 from computepool.core.networks.placement import Placement, SeatId
 from computepool.core.networks.shapes import list_buffers, list_parameters
 from computepool.core.networks.spec import SOURCE_MARK, Dtype, NetworkSpec
@@ -30,7 +30,8 @@ from computepool.node.vnodes.frames import (
     to_bytes,
     to_tensor,
 )
-from computepool.node.vnodes.inference import Inference, RequestFailed
+from computepool.node.vnodes.inference import REQUESTS_BYTES_MAX, Inference, RequestFailed
+from computepool.node.vnodes.memory import MemoryBook
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
 
 # Answers leave through the session, whichever seat they are computed on.
@@ -38,6 +39,8 @@ HUB = SeatId("")
 # Kept open at a time, whatever the hub says.
 OPEN_MAX = 8
 OPENING_MAX = 16
+# Of the memory that VNodes may take: so much of it at most is held by requests of one checkpoint.
+REQUESTS_SHARE = 8
 MESSAGE_LENGTH_MAX = 500
 # Said instead of an answer; the hub knows what follows.
 NOT_OPEN = "not_open"
@@ -60,7 +63,7 @@ class Serving:
         load_part: LoadPart,
         say: Say,
         on_work: Callable[[], None],
-        memory_bytes: int,
+        memory: MemoryBook,
         device: str = "cpu",
         limits: FrameLimits | None = None,
     ) -> None:
@@ -70,7 +73,7 @@ class Serving:
         self._load_part = load_part
         self._say = say
         self._on_work = on_work
-        self._memory_bytes = memory_bytes
+        self._memory = memory
         self._device = device
         self._limits = limits or FrameLimits()
         self._spec: NetworkSpec | None = None
@@ -81,6 +84,14 @@ class Serving:
         # The same for the thread that computes, which must not see a change half made.
         self._at_work: tuple[Inference, ...] = ()
         self._opening: dict[int, asyncio.Task[None]] = {}
+        self._pieces = 0
+        self._is_computing = False
+
+    @property
+    def mark(self) -> int:
+        """Grows with every piece of work for requests, and while a long one takes the processor."""
+        is_busy = self._is_computing or bool(self._opening)
+        return self._pieces + (int(clock.cpu_seconds()) if is_busy else 0)
 
     # Orders
 
@@ -94,16 +105,13 @@ class Serving:
         """Nothing is kept."""
         for task in self._opening.values():
             task.cancel()
+        self._close([*self._open, *self._opening])
         self._opening = {}
-        self._open.clear()
-        self._at_work = ()
         self._spec = self._placement = None
 
     def open(self, order: pb.OpenCheckpoint) -> None:
         step = order.checkpoint_step
-        for closed in [each for each in self._open if each != step and each not in order.kept_steps]:
-            del self._open[closed]
-        self._at_work = tuple(self._open.values())
+        self._close(each for each in self._open if each != step and each not in order.kept_steps)
         if order.epoch != self._epoch or self._spec is None:
             return
         if step in self._open:
@@ -140,8 +148,13 @@ class Serving:
     def run_ready(self) -> list[Outgoing] | None:
         """As an engine's: one VNode for one request. None: there is nothing to do."""
         for inference in self._at_work:
-            frames = inference.run_ready()
+            self._is_computing = True
+            try:
+                frames = inference.run_ready()
+            finally:
+                self._is_computing = False
             if frames is not None:
+                self._pieces += 1
                 return frames
         return None
 
@@ -167,18 +180,20 @@ class Serving:
         assert spec is not None
         assert placement is not None
         try:
-            self._count_memory(spec, placement)
+            # Before anything is fetched or built.
+            self._memory.take(_name_open(step), self._count_weights(spec, placement))
             contents = {each.vnode_id: await self._load(each, step) for each in order.checkpoints}
             checkpoint = Checkpoint(step, contents) if step else None
             inference = await asyncio.to_thread(self._build, spec, placement, checkpoint)
         except (ComputePoolError, CheckpointUnreadable, ValueError, RuntimeError, MemoryError) as error:
+            if order.epoch == self._epoch:
+                self._close([step])
             journal.warning("checkpoint_not_opened", step=step, reason=str(error))
             self._say_opened(order.epoch, step, code=_name_code(error), message=str(error))
             return
         if order.epoch != self._epoch:
             return
-        while len(self._open) >= OPEN_MAX:
-            self._open.popitem(last=False)
+        self._close(list(self._open)[: max(0, len(self._open) + 1 - OPEN_MAX)])
         self._open[step] = inference
         self._at_work = tuple(self._open.values())
         self._say_opened(order.epoch, step)
@@ -196,21 +211,20 @@ class Serving:
             on_failed=self._hear_failed,
             device=self._device,
             limits=self._limits,
+            bytes_max=min(REQUESTS_BYTES_MAX, self._memory.bytes_max // REQUESTS_SHARE),
         )
 
-    def _count_memory(self, spec: NetworkSpec, placement: Placement) -> None:
-        """Before anything is fetched or built: weights beside those that are trained."""
-        mine = {(each.vnode_id, each.replica) for each in placement.at(self._me)}
-        trained = sum(need.memory_bytes for need in list_needs(spec) if need.part in mine)
-        names = {vnode_id for vnode_id, _ in mine}
+    def _count_weights(self, spec: NetworkSpec, placement: Placement) -> int:
+        """Of one checkpoint, beside those that are trained."""
+        names = {each.vnode_id for each in placement.at(self._me)}
         held = (list_parameters(spec), list_buffers(spec))
-        weights = sum(each.size_bytes for found in held for name in names for each in found[name])
-        wanted = trained + weights * (len(self._open) + 1)
-        if wanted > self._memory_bytes:
-            raise MemoryError(
-                f"training and {len(self._open) + 1} open checkpoints take {wanted:,} bytes here; there are "
-                f"{self._memory_bytes:,}"
-            )
+        return sum(each.size_bytes for found in held for name in names for each in found[name])
+
+    def _close(self, steps: Iterable[int]) -> None:
+        for step in list(steps):
+            self._open.pop(step, None)
+            self._memory.give_back([_name_open(step)])
+        self._at_work = tuple(self._open.values())
 
     def _feed(self, inference: Inference, order: pb.InferOrder) -> Refusal | None:
         """The inputs that enter here, as the frames that another host would have sent."""
@@ -269,6 +283,10 @@ class Serving:
             epoch=self._epoch, number=number, code=code, message=message[:MESSAGE_LENGTH_MAX], vnode_id=vnode_id
         )
         self._say(pb.HostMessage(answer=answer))
+
+
+def _name_open(step: int) -> str:
+    return f"open checkpoint {step}"
 
 
 def _name_code(error: Exception) -> str:

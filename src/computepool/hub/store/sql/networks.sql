@@ -66,9 +66,10 @@ SELECT node_id, memory_bytes, flops_per_second, coalesce(bytes_per_second, measu
 -- name: list_free_pnodes
 -- Slots that could take a seat now, by the terms of their owners. Busy ones are found through attempts_live_slot_idx.
 SELECT s.node_id, s.name, s.kind, s.tier, s.vram_bytes, s.cores, s.ram_bytes, s.disk_bytes, s.speed_tflops, n.region,
-       n.isolation, n.allows, n.floor_microcredits_per_hour, n.account_id, n.name AS node_name, p.numeric_class,
-       p.memory_bytes, p.flops_per_second, coalesce(p.bytes_per_second, p.measured_bytes_per_second) AS bytes_per_second,
-       p.latency_seconds, p.address, r.finished, r.failed, r.faults_running, r.counted_at,
+       n.isolation, n.allows, n.floor_microcredits_per_hour, n.account_id, n.name AS node_name, n.boot_id, p.numeric_class,
+       p.memory_bytes, p.flops_per_second,
+       coalesce(p.bytes_per_second, p.measured_bytes_per_second) AS bytes_per_second, p.latency_seconds, p.address,
+       r.finished, r.failed, r.faults_running, r.counted_at,
        coalesce(o.seconds_min, 0) AS slice_seconds_min, coalesce(o.kinds, '{}') AS job_kinds, NULL::uuid[] AS welcome,
        coalesce((SELECT sum(d.size_bytes) FROM unnest(:data_sha256s::bytea[], :data_sizes::bigint[])
                                                 AS d (sha256, size_bytes)
@@ -87,7 +88,8 @@ SELECT s.node_id, s.name, s.kind, s.tier, s.vram_bytes, s.cores, s.ram_bytes, s.
    AND (coalesce(cardinality(o.kinds), 0) = 0 OR :job_kind::text = ANY(o.kinds))
    AND (coalesce(o.audience, 'anyone') = 'anyone' OR n.account_id = :account_id OR :account_id = ANY(o.named))
    AND (:node_ids::uuid[] = '{}' OR n.id = ANY(:node_ids::uuid[]))
-   AND NOT n.id = ANY(:avoided_ids::uuid[])
+   AND NOT EXISTS (SELECT 1 FROM unnest(:avoided_ids::uuid[], :avoided_boots::uuid[]) AS v (node_id, boot_id)
+                    WHERE v.node_id = n.id AND (v.boot_id IS NULL OR v.boot_id = n.boot_id))
    AND NOT EXISTS (SELECT 1 FROM bugged_nodes b WHERE b.node_id = n.id
                       AND b.bugged_at > clock_timestamp() - :bugged_seconds::double precision * interval '1 second')
    AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.node_id = s.node_id AND a.slot = s.name

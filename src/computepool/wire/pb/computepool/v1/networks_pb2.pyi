@@ -454,20 +454,22 @@ class Hello(_message.Message):
     def __init__(self, attempt_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class HostBeat(_message.Message):
-    __slots__ = ("sequence", "epoch", "watermark", "step", "micro_batch", "memory_bytes")
+    __slots__ = ("sequence", "epoch", "watermark", "step", "micro_batch", "memory_bytes", "answering")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WATERMARK_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     MICRO_BATCH_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ANSWERING_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     epoch: int
     watermark: int
     step: int
     micro_batch: int
     memory_bytes: int
-    def __init__(self, sequence: _Optional[int] = ..., epoch: _Optional[int] = ..., watermark: _Optional[int] = ..., step: _Optional[int] = ..., micro_batch: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    answering: int
+    def __init__(self, sequence: _Optional[int] = ..., epoch: _Optional[int] = ..., watermark: _Optional[int] = ..., step: _Optional[int] = ..., micro_batch: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., answering: _Optional[int] = ...) -> None: ...
 
 class Prepared(_message.Message):
     __slots__ = ("epoch", "vnode_ids")
