@@ -27,6 +27,7 @@ STORIES = ("acceptance", "web")
 SAFETY = {
     "test_authorisation_matrix",
     "test_books",
+    "test_checkpoints",
     "test_credits",
     "test_disputes",
     "test_hardware_is_proved",
