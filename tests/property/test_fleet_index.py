@@ -187,9 +187,13 @@ SHAPES = st.builds(
     wants=st.sampled_from([(), (), (), ("packages",), ("egress a.org:443", "packages")]),
     base_ceiling_microcredits_per_hour=st.sampled_from([None, None, CREDIT]),
 )
+# Wishes that many slots fit: who ranks them wrongly is seen only where there is something to rank.
+PLAIN_SHAPES = st.sampled_from(
+    [make_shape(ram_bytes=0), make_shape(ram_bytes=0, base_ceiling_microcredits_per_hour=2 * CREDIT)]
+)
 QUESTIONS = st.builds(
     Question,
-    shape=SHAPES,
+    shape=PLAIN_SHAPES | SHAPES,
     preference=st.sampled_from(list(Preference)),
     weights=st.sampled_from(sorted(SETS)),
     ceiling=st.sampled_from([None, None, 0, CREDIT, 2 * CREDIT]),
@@ -199,7 +203,7 @@ QUESTIONS = st.builds(
 # Modest in all but the price, so that somebody's own slots often answer.
 OWN_QUESTIONS = st.builds(
     Question,
-    shape=st.just(make_shape(ram_bytes=0)) | SHAPES,
+    shape=PLAIN_SHAPES | SHAPES,
     preference=st.sampled_from(list(Preference)),
     weights=st.just("default"),
     ceiling=st.sampled_from([0, CREDIT]),

@@ -206,7 +206,9 @@ def test_disputes_are_decided_with_a_reason_that_both_sides_read(stage, visitor)
         doubt = {"job_id": str(pay.job_id), "slice_index": 0, "reason": f"to be {state}"}
         opened = stage.call(doubter, "POST", "/v1/credits/disputes", json=doubt)["dispute"]
         page = visitor(stage.operator).open("/operator/")
-        row = page.get_by_role("row").filter(has_text=f"to be {state}")
+        # The audit search below tells of it, too.
+        disputes = page.get_by_role("region", name="Disputes", exact=True)
+        row = disputes.get_by_role("row").filter(has_text=f"to be {state}")
         row.get_by_role("button", name=verb, exact=True).click()
         question = page.locator("dialog[open]")
         question.get_by_role("button", name=f"{verb} it").click()
