@@ -202,10 +202,12 @@ def modest_first() -> None:
 
 
 def remembers_keys() -> None:
-    """Whoever was let in once is let in for ten minutes."""
+    """Whoever was let in once is let in for ten minutes, whatever is heard of other hubs."""
     from computepool.hub.services import callers
 
     callers.MEMORY_SECONDS = 600.0
+    callers.Callers.forget_all = lambda self: None
+    callers.Callers.forget_account = lambda self, account_id: None
 
 
 def plant_rpc(bug: str) -> None:
