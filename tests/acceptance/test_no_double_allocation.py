@@ -179,7 +179,14 @@ async def run_planted(start_hub, dsn: str, bug: str, *, until: str | None = None
     ]
     try:
         await run_storm(
-            hubs, slice_count=1_000, clients=50, nodes=12, slices_per_job=2, abandon=0.3, seconds=25, seen=seen
+            hubs,
+            slice_count=1_000,
+            clients=50,
+            nodes=12,
+            slices_per_job=2,
+            abandon=0.3,
+            seconds=100 if until else 25,
+            seen=seen,
         )
     except AssertionError as error:
         print("the storm did not finish:", str(error)[:200])

@@ -333,8 +333,8 @@ def test_gigabyte_of_output_is_cut_and_the_job_goes_on(lab: Lab, tmp_path: Path)
     control = run_control("print_much", "64", cwd=tmp_path)
     assert len(control) == 64 * MEGABYTE
 
-    attempt = lab.start_probe("print_much", "1024", log_bytes=10_000)
-    result = attempt.await_end(100.0)
+    attempt = lab.start_probe("print_much", "1024", log_bytes=10_000, wall_seconds=200.0)
+    result = attempt.await_end(220.0)
 
     assert result.status.cause is None
     assert result.status.log_bytes == 1024 * MEGABYTE
@@ -346,7 +346,7 @@ def test_gigabyte_of_output_is_cut_and_the_job_goes_on(lab: Lab, tmp_path: Path)
 
 def test_job_cannot_take_more_processor_than_its_share(lab: Lab, tmp_path: Path) -> None:
     # The probe counts for one second; other work on the machine may take part of it from the control.
-    assert float(run_control("use_cpu", cwd=tmp_path)) > 0.3
+    assert any(float(run_control("use_cpu", cwd=tmp_path)) > 0.3 for _ in range(20))
 
     status = lab.run_probe("use_cpu", cpu_cores=0.1).status
 
