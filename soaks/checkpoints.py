@@ -124,7 +124,8 @@ async def run(args: argparse.Namespace) -> int:
         root.chmod(0o755)
         server = EmbeddedPostgres(root / "database")
         dsn = await server.start()
-        hub = HubProcess(dsn=dsn, data_dir=root)
+        # Long enough for an agent on a busy machine to give its sign of life.
+        hub = HubProcess(dsn=dsn, data_dir=root, lease_seconds=10.0)
         fleet: Fleet | None = None
         try:
             await asyncio.to_thread(hub.start)
