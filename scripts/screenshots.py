@@ -18,6 +18,7 @@ from computepool.hub.store.embedded import EmbeddedPostgres
 from tests.support.apart import run_apart
 from tests.support.bugged_nodes import bug_node
 from tests.support.earnings import insert_held_pay
+from tests.support.hub_process import free_port
 from tests.support.people import sign_up
 from tests.support.staged_run import StagedRun, open_run
 from tests.support.web_stage import (
@@ -117,7 +118,7 @@ def main() -> None:
     with (
         stage_folder() as folder,
         open_database(folder) as dsn,
-        open_stage(folder / "hub", dsn=dsn) as stage,
+        open_stage(folder / "hub", dsn=dsn, rpc_port=free_port()) as stage,
         open_browser() as browser,
     ):
         jobs = set_the_scene(stage)

@@ -87,7 +87,6 @@ def open_stage(folder: Path, *, dsn: str | None = None, **settings: object) -> I
         "country": "IN",
         "holdback_seconds": 1,
         "payout_cool_off_seconds": 0,
-        "rpc_port": free_port(),
         **settings,
     }
     folder.mkdir(exist_ok=True)

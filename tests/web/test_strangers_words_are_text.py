@@ -6,9 +6,6 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tests.support.apart import run_apart
-from tests.support.earnings import insert_held_pay
-from tests.support.people import sign_up
 from tests.support.protocol_node import base64url
 from tests.support.web_stage import await_quiet, wait_until
 
@@ -96,10 +93,6 @@ def loud(stage) -> dict[str, str]:
     body = {"email": "loud@example.org", "name": names[1]}
     httpx.post(f"{stage.url}/v1/accounts", json=body, timeout=20)
     node = next(filter(None, (enrol(stage, asha, name, names) for name in (names[1], "loud"))))
-    owner, doubter = sign_up(stage.url, "owner"), sign_up(stage.url, "doubter")
-    pay = run_apart(insert_held_pay(stage.dsn, owner.account_id, doubter.account_id))
-    doubt = {"job_id": str(pay.job_id), "slice_index": 0, "reason": names[0]}
-    write_somewhere(stage, doubter, "POST", "/v1/credits/disputes", doubt)
     job = stage.submit(name=names[0], script=LOUD)
     stage.await_job(job)
     failed = stage.submit(name=names[4], command=["sh", "-c", "exit 3"])
