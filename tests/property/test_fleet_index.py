@@ -744,6 +744,32 @@ class FleetThatForgetsWhoHadWork(Fleet):
         return index.get(node_id, slot_name)
 
 
+def fixed_prices_have_an_order_of_their_own(fleet: Fleet) -> None:
+    crowded = make_candidate(make_slot(node_id=node_number(1), region="IN"), 1.0, 0, 0.9, 0, None)
+    calm = make_candidate(make_slot(node_id=node_number(2), region="DE"), 1.0, CREDIT, 0.9, 0, None)
+    for candidate in (crowded, calm):
+        fleet.add(candidate)
+    hourly = make_shape(ram_bytes=0)
+    fixed = replace(hourly, base_ceiling_microcredits_per_hour=CREDIT)
+    assert fleet.best(hourly, Preference.CHEAPEST) == calm
+    assert fleet.best(fixed, Preference.CHEAPEST) == crowded
+    fleet.take(*key_of(crowded))
+    assert fleet.best(fixed, Preference.CHEAPEST) == calm
+    fleet.give(*key_of(crowded))
+    assert fleet.best(fixed, Preference.CHEAPEST) == crowded
+    fleet.remove(*key_of(crowded))
+    assert fleet.best(fixed, Preference.CHEAPEST) == calm
+
+
+def test_whoever_pays_a_fixed_price_is_served_by_what_that_comes_to():
+    fixed_prices_have_an_order_of_their_own(make_fleet())
+
+
+def test_control_a_fleet_that_orders_fixed_prices_by_spot_is_noticed():
+    with pytest.raises(AssertionError):
+        fixed_prices_have_an_order_of_their_own(FleetThatOrdersFixedPricesBySpot(SETS))
+
+
 @pytest.mark.parametrize(
     "broken",
     [
@@ -752,7 +778,6 @@ class FleetThatForgetsWhoHadWork(Fleet):
         FleetThatPrefersPools,
         FleetThatChargesOwners,
         FleetThatKeepsNoTrackOfOwnSlots,
-        FleetThatOrdersFixedPricesBySpot,
         FleetThatKeepsNoTrackOfFixedPrices,
         FleetThatForgetsWhoHadWork,
     ],
