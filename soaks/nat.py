@@ -45,6 +45,9 @@ time.sleep({seconds})
 print("done", flush=True)
 """
 
+# How an attempt ends that another one replaces.
+RULED_ENDS = {("lost", "node_vanished"), ("failed", "network_lost"), ("cancelled", "superseded")}
+
 
 @dataclass(frozen=True, slots=True)
 class Rhythm:
@@ -150,10 +153,10 @@ def has_right_result(slice_: Slice) -> bool:
 
 
 def is_within_rules(slice_: Slice) -> bool:
-    """One attempt is accepted; the others' nodes were silent for a lease, or somebody was faster."""
+    """One attempt is accepted; the others' nodes were silent for a lease, saw so themselves, or somebody was faster."""
     ends = [(attempt.state.value, attempt.cause and attempt.cause.value) for attempt in slice_.attempts]
     others = [end for end in ends if end[0] != "succeeded"]
-    return len(ends) - len(others) == 1 and set(others) <= {("lost", "node_vanished"), ("cancelled", "superseded")}
+    return len(ends) - len(others) == 1 and set(others) <= RULED_ENDS
 
 
 @contextmanager

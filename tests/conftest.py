@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -96,6 +97,8 @@ ROOMS_ALONE = ("contract", "web")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # The width of whoever runs the tests is not theirs: side by side they would be given one, alone none.
+    os.environ.pop("COLUMNS", None)
     config.addinivalue_line("markers", "alone: computes or measures so much that nothing may run beside it")
     config.addinivalue_line("markers", "short_leases: the test's hub notices within seconds that a node is silent")
 

@@ -14,10 +14,9 @@ import pytest
 from computepool.core.accounts.roles import Role
 from computepool.core.errors import HubUnavailable, InvalidRequest, LimitExceeded, NotFound, PayloadTooLarge
 from computepool.core.ids import AttemptId, RunId
-from computepool.core.networks.detection import ANSWER_SECONDS
 from computepool.core.networks.errors import InferenceFailed, NoLiveRun, RunElsewhere
-from computepool.core.networks.placement import Placement, SeatId
-from computepool.core.networks.run import BeatHeard, HostJoined, RunState, SessionClosed, StopAsked
+from computepool.core.networks.placement import SeatId
+from computepool.core.networks.run import HostJoined, RunState, SessionClosed, StopAsked
 from computepool.hub.services import inference
 from computepool.hub.services.inference import Answered, AskOrder, InferenceDesk, Opened, OpenOrder, TensorBytes
 from computepool.hub.services.owners import Heard
@@ -89,11 +88,11 @@ async def lab(dsn: str, tmp_path: Path) -> AsyncIterator[RunLab]:
         yield lab
 
 
-async def set_going(lab: RunLab, *, pnodes: int = 3, **options: Any) -> tuple[Any, RunId, Hosts]:
+async def set_going(lab: RunLab, *, pnodes: int = 3) -> tuple[Any, RunId, Hosts]:
     by = await lab.spine.sign_up(credits=100_000)
     for _ in range(pnodes):
         await lab.enrol_pnode()
-    view = await lab.start(by, await lab.create(by, SPEC), **options)
+    view = await lab.start(by, await lab.create(by, SPEC))
     at = lab.open_owner()
     desk = InferenceDesk(lab.spine.pool, at.owner, at.post)
     await at.look()
@@ -258,81 +257,6 @@ async def test_requests_beyond_the_limit_are_refused_and_those_under_way_are_not
     assert [(await each).output for each in under_way] == [output_of(1)] * 2
     hosts.answers = True
     assert (await ask(hosts)).output == output_of(1)
-
-
-async def set_serving(lab: RunLab, monkeypatch) -> tuple[RunId, Hosts]:
-    """A run of one step that has made it and answers. Whoever waits for an answer looks often."""
-    monkeypatch.setattr(inference, "TRY_SECONDS", 0.05)
-    monkeypatch.setattr(inference, "TRY_SECONDS_MAX", 0.1)
-    _, run_id, hosts = await set_going(lab, steps=1, serves=True)
-    await lab.step(hosts.at, run_id, 1)
-    await lab.store(hosts.at, run_id, 1)
-    assert hosts.at.run(run_id).is_serving
-    return run_id, hosts
-
-
-async def let_time_pass(hosts: Hosts, *busy: SeatId) -> None:
-    """So long as nobody should wait. All hosts beat; these also do something for requests."""
-    at, run_id = hosts.at, hosts.run_id
-    await at.wait(ANSWER_SECONDS - 0.5)
-    for seat in busy:
-        run = at.run(run_id)
-        beat = BeatHeard(seat, hosts.attempt_of(seat), run.epoch, run.seats[seat].watermark, 7)
-        await at.owner.hear(run_id, Heard(beat))
-    at.now[0] += 0.5
-
-
-async def test_a_host_that_beats_and_answers_nothing_is_replaced_and_the_request_is_answered(lab, monkeypatch):
-    run_id, hosts = await set_serving(lab, monkeypatch)
-    first, stuck = FORM.list_seats(Placement(str(run_id), 1, hosts.at.run(run_id).locations))
-    node_id = hosts.at.run(run_id).seats[stuck].node_id
-    hosts.answers = False
-    asking = ask(hosts, step=1)
-    await wait_for(_has(hosts, AskOrder, 1), what="the request")
-    await let_time_pass(hosts, first)
-
-    async def is_replaced() -> bool:
-        return hosts.at.run(run_id).epoch == 2
-
-    await wait_for(is_replaced, what="the host that is stuck to lose its seat")
-    run = hosts.at.run(run_id)
-    assert run.seats[stuck].node_id not in (None, node_id)
-    assert run.seats[first].joined
-    hosts.answers = True
-    await lab.set_going(hosts.at, run_id)
-    assert (await asking).output == output_of(1)
-    assert hosts.list(AskOrder)[-1].epoch == 2
-
-
-async def test_a_host_that_does_not_open_the_checkpoint_is_replaced_too(lab, monkeypatch):
-    run_id, hosts = await set_serving(lab, monkeypatch)
-    hosts.opens = False
-    asking = ask(hosts, step=1)
-    await wait_for(_has(hosts, OpenOrder, 2), what="the orders to open")
-    await let_time_pass(hosts)
-
-    async def is_replaced() -> bool:
-        return hosts.at.run(run_id).epoch == 2
-
-    await wait_for(is_replaced, what="a host that is stuck to lose its seat")
-    hosts.opens = True
-    await lab.set_going(hosts.at, run_id)
-    assert (await asking).output == output_of(1)
-
-
-async def test_control_without_that_report_the_host_stays_and_the_request_runs_out_of_time(lab, monkeypatch):
-    async def say_nothing(*_: Any) -> None:
-        return
-
-    monkeypatch.setattr(InferenceDesk, "_miss", say_nothing)
-    run_id, hosts = await set_serving(lab, monkeypatch)
-    hosts.answers = False
-    asking = ask(hosts, step=1, seconds=3.0)
-    await wait_for(_has(hosts, AskOrder, 1), what="the request")
-    await let_time_pass(hosts, FORM.list_seats(Placement(str(run_id), 1, hosts.at.run(run_id).locations))[0])
-    with pytest.raises(HubUnavailable):
-        await asking
-    assert hosts.at.run(run_id).epoch == 1
 
 
 async def test_a_request_that_nobody_answers_in_time_says_what_the_run_is_at(lab):
