@@ -153,7 +153,7 @@ def has_right_result(slice_: Slice) -> bool:
 
 
 def is_within_rules(slice_: Slice) -> bool:
-    """One attempt is accepted; the others' nodes were silent for a lease, saw so themselves, or somebody was faster."""
+    """One attempt is accepted. The others' nodes were silent for a lease, or saw so; or somebody was faster."""
     ends = [(attempt.state.value, attempt.cause and attempt.cause.value) for attempt in slice_.attempts]
     others = [end for end in ends if end[0] != "succeeded"]
     return len(ends) - len(others) == 1 and set(others) <= RULED_ENDS
