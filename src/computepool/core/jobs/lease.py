@@ -160,7 +160,7 @@ def _accept(slice_: Slice, attempt: Attempt, siblings: Sequence[Attempt], report
         cause=None,
         report_sha256=report.sha256,
     )
-    # A lost attempt delivered after all: whoever works on the slice by now works for nothing.
+    # A lost attempt delivered after all: nobody needs what those do who work on the slice by now.
     beaten = tuple(_stop(s, Cause.SUPERSEDED) for s in siblings if s.state in ATTEMPT_LIVE)
     ended = replace(slice_, state=move_slice(slice_.state, SliceEvent.RESULT_ACCEPTED), cause=None)
     return Decision(slice=ended, attempts=(succeeded, *beaten))
