@@ -18,7 +18,7 @@ export interface Mark {
   colour: string;
 }
 
-const WIDTH = 800;
+export const CHART_WIDTH = 800;
 const PAD = { left: 52, right: 12, top: 12, bottom: 26 };
 
 export function LineChart({ label, series, marks = [], height = 240, showX, showY, log = false, whole = false, from }: { label: string; series: Series[]; marks?: Mark[]; height?: number; showX: (x: number) => string; showY: (y: number) => string; log?: boolean; whole?: boolean; from?: number }) {
@@ -28,14 +28,14 @@ export function LineChart({ label, series, marks = [], height = 240, showX, show
   const scale = useMemo(() => makeScale(series, marks, height, log, whole, from), [series, marks, height, log, whole, from]);
   const point = (event: PointerEvent) => {
     const edge = box.current?.getBoundingClientRect();
-    if (edge) setPointer(scale.unx(((event.clientX - edge.left) / edge.width) * WIDTH));
+    if (edge) setPointer(scale.unx(((event.clientX - edge.left) / edge.width) * CHART_WIDTH));
   };
   const near = pointer === null ? null : series.map((each) => nearest(each.points, pointer));
   const last = series.map((each) => `${each.name} ${each.points.length ? showY(each.points[each.points.length - 1]?.y ?? 0) : "nothing"}`);
   const told = near?.find((each) => each !== null) ?? null;
   return (
     <figure className="min-w-0">
-      <svg ref={box} viewBox={`0 0 ${WIDTH} ${height}`} role="img" aria-label={`${label}. Last: ${last.join(", ")}`} className="block h-auto w-full touch-pan-y select-none" onPointerMove={point} onPointerLeave={() => setPointer(null)}>
+      <svg ref={box} viewBox={`0 0 ${CHART_WIDTH} ${height}`} role="img" aria-label={`${label}. Last: ${last.join(", ")}`} className="block h-auto w-full touch-pan-y select-none" onPointerMove={point} onPointerLeave={() => setPointer(null)}>
         <defs>
           {series.map((each, index) => (
             <linearGradient key={each.name} id={`${id}-${index}`} x1="0" x2="0" y1="0" y2="1">
@@ -46,7 +46,7 @@ export function LineChart({ label, series, marks = [], height = 240, showX, show
         </defs>
         {scale.ys.map((y) => (
           <g key={y}>
-            <line x1={PAD.left} x2={WIDTH - PAD.right} y1={scale.y(y)} y2={scale.y(y)} stroke="var(--line)" />
+            <line x1={PAD.left} x2={CHART_WIDTH - PAD.right} y1={scale.y(y)} y2={scale.y(y)} stroke="var(--line)" />
             <text x={PAD.left - 8} y={scale.y(y) + 4} textAnchor="end" fontSize="12" fill="var(--soft)" className="figure">
               {showY(y)}
             </text>
@@ -106,7 +106,7 @@ function makeScale(series: Series[], marks: Mark[], height: number, log: boolean
   const spread = high - low || Math.abs(high) || 1;
   const ticks = log ? [0, 1, 2, 3, 4].map((part) => 10 ** (low + (spread * part) / 4)) : niceTicks(low, low + spread, whole);
   const [bottom, top] = log ? [low, low + spread] : [ticks[0] ?? low, ticks[ticks.length - 1] ?? high];
-  const across = WIDTH - PAD.left - PAD.right;
+  const across = CHART_WIDTH - PAD.left - PAD.right;
   const up = height - PAD.top - PAD.bottom;
   const span = x1 - x0 || 1;
   return {

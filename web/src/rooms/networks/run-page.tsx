@@ -5,7 +5,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { getNetwork, getRun, getRunFeed, listCheckpoints, stopRun, type RunDetail, type RunLine } from "@/lib/api/gateway";
 import { showBytes, showCount, showId } from "@/lib/words";
-import { LineChart, type Mark } from "@/ui/charts";
+import { CHART_WIDTH, LineChart, type Mark } from "@/ui/charts";
 import { Confirm } from "@/ui/confirm";
 import { Ask, Block, Empty, Room } from "@/ui/faces";
 import { Badge, Card, Choice, LinkButton, Page, Stat, Time } from "@/ui/parts";
@@ -18,6 +18,7 @@ import { VNodeGraph } from "./vnode-graph";
 
 const ENDED = new Set(["succeeded", "failed", "stopped"]);
 const POINTS_MAX = 600;
+const CURVE_HEIGHT = 280;
 const MARKS_MAX = 40;
 const ROUTINE_MARKS_MAX = 5;
 const MARK_COLOURS: Record<string, string> = { failure: "var(--bad)", recovery: "var(--ok)", placement: "var(--busy)" };
@@ -172,11 +173,14 @@ function Curve({ lines }: { lines: RunLine[] }) {
         </span>
       }
     >
-      {points.length > 1 ? (
-        <LineChart label={`${curve.name} by step`} height={280} log={scale === "log"} marks={marks} series={[{ name: curve.name, colour: curve.colour, area: scale === "linear", points }]} showX={(x) => `step ${Math.round(x)}`} showY={curve.show} />
-      ) : (
-        <Empty title="No steps yet">The curve begins with the first two.</Empty>
-      )}
+      {/* As high before the first steps as with them: nothing below moves when they come. */}
+      <div className="grid content-center" style={{ aspectRatio: `${CHART_WIDTH} / ${CURVE_HEIGHT}` }}>
+        {points.length > 1 ? (
+          <LineChart label={`${curve.name} by step`} height={CURVE_HEIGHT} log={scale === "log"} marks={marks} series={[{ name: curve.name, colour: curve.colour, area: scale === "linear", points }]} showX={(x) => `step ${Math.round(x)}`} showY={curve.show} />
+        ) : (
+          <Empty title="No steps yet">The curve begins with the first two.</Empty>
+        )}
+      </div>
     </Card>
   );
 }
@@ -196,21 +200,23 @@ function Marks({ lines }: { lines: RunLine[] }) {
   const marks = useMemo(() => pickMarks(lines, MARKS_MAX, ROUTINE_MARKS_MAX), [lines]);
   return (
     <Card title="What happened" flush>
-      {marks.length ? (
-        <ol className="max-h-80 overflow-auto" tabIndex={0} aria-label="What happened">
-          {marks.map((line) => (
-            <li key={line.id} className="grid grid-cols-[6rem_1fr_max-content] gap-3 border-b border-line px-4 py-2 text-sm last:border-0 sm:px-5">
-              <span style={{ color: MARK_COLOURS[line.kind] ?? "var(--soft)" }}>{line.kind}</span>
-              <span className="min-w-0 break-words">
-                {line.message} <span className="text-soft">step {line.step}</span>
-              </span>
-              <Time at={line.at} />
-            </li>
-          ))}
-        </ol>
-      ) : (
-        <Empty title="Nothing yet" />
-      )}
+      <div className="h-80">
+        {marks.length ? (
+          <ol className="h-full overflow-auto" tabIndex={0} aria-label="What happened">
+            {marks.map((line) => (
+              <li key={line.id} className="grid grid-cols-[6rem_1fr_max-content] gap-3 border-b border-line px-4 py-2 text-sm last:border-0 sm:px-5">
+                <span style={{ color: MARK_COLOURS[line.kind] ?? "var(--soft)" }}>{line.kind}</span>
+                <span className="min-w-0 break-words">
+                  {line.message} <span className="text-soft">step {line.step}</span>
+                </span>
+                <Time at={line.at} />
+              </li>
+            ))}
+          </ol>
+        ) : (
+          <Empty title="Nothing yet" />
+        )}
+      </div>
     </Card>
   );
 }
