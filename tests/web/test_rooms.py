@@ -6,6 +6,11 @@ import re
 
 from playwright.sync_api import expect
 
+from tests.support.apart import run_apart
+from tests.support.bugged_nodes import bug_node
+from tests.support.earnings import insert_held_pay
+from tests.support.held_transaction import hold_transaction
+from tests.support.people import sign_up
 from tests.support.web_stage import await_quiet, wait_until
 
 SLOW = """
@@ -182,6 +187,55 @@ def test_what_was_earned_is_cashed_out_and_approved(stage, visitor) -> None:
     )
 
 
+def test_an_operator_finds_a_strangers_job_and_stops_it(stage, visitor) -> None:
+    job = stage.submit(name="somebody else's", command=["sleep", "60"])
+    page = visitor(stage.operator).open("/operator/")
+    page.get_by_label("Its id").fill(job)
+    page.get_by_role("region", name="Events").get_by_title(job).first.click()
+    page.get_by_role("heading", name="somebody else's").wait_for()
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Cancel the job").click()
+    expect(page.get_by_text("cancelled").first).to_be_visible()
+    assert stage.await_job(job)["state"] == "cancelled"
+
+
+def test_disputes_are_decided_with_a_reason_that_both_sides_read(stage, visitor) -> None:
+    owner, doubter = sign_up(stage.url, "owner"), sign_up(stage.url, "doubter")
+    for verb, state in (("Uphold", "upheld"), ("Dismiss", "dismissed")):
+        pay = run_apart(insert_held_pay(stage.dsn, owner.account_id, doubter.account_id))
+        doubt = {"job_id": str(pay.job_id), "slice_index": 0, "reason": f"to be {state}"}
+        opened = stage.call(doubter, "POST", "/v1/credits/disputes", json=doubt)["dispute"]
+        page = visitor(stage.operator).open("/operator/")
+        # The audit search below tells of it, too.
+        disputes = page.get_by_role("region", name="Disputes", exact=True)
+        row = disputes.get_by_role("row").filter(has_text=f"to be {state}")
+        row.get_by_role("button", name=verb, exact=True).click()
+        question = page.locator("dialog[open]")
+        question.get_by_role("button", name=f"{verb} it").click()
+        # Without a reason nothing is decided.
+        expect(question).to_be_visible()
+        read = lambda id=opened["id"]: stage.call(doubter, "GET", f"/v1/credits/disputes/{id}")["dispute"]  # noqa: E731
+        assert read()["state"] == "open"
+        question.get_by_label("Why").fill("looked at the picture")
+        question.get_by_role("button", name=f"{verb} it").click()
+        decided = stage.wait_for(read, lambda found: found["state"] != "open")
+        assert (decided["state"], decided["note"]) == (state, "looked at the picture")
+        expect(row).to_have_count(0)
+
+
+def test_a_node_that_computed_wrongly_is_shown_with_what_it_got_wrong(stage, visitor) -> None:
+    chen = stage.people["Chen"]
+    node = stage.call(chen, "GET", "/v1/nodes")["nodes"][0]
+    run_apart(bug_node(stage.dsn, node["id"], chen.account_id, wrong=2))
+    page = visitor(stage.operator).open("/operator/")
+    row = page.get_by_role("region", name="Bugged nodes", exact=True).get_by_role("row").filter(has_text=node["name"])
+    row.get_by_text("2 spans that others got otherwise").click()
+    expect(row).to_contain_text("steps 10 to 20 of run")
+    expect(row).to_contain_text("computed again by 2 others")
+    row.get_by_role("link", name=node["name"]).click()
+    expect(page.get_by_role("heading", name=node["name"])).to_be_visible()
+
+
 def test_a_key_is_made_shown_once_and_revoked(stage, visitor) -> None:
     window = visitor(stage.people["Dana"])
     page = window.open("/keys/")
@@ -224,6 +278,31 @@ def test_what_happens_is_on_the_map_at_once(stage, visitor) -> None:
     wait_until(page, "document.querySelector('canvas[role=img]')?.ariaLabel.includes(' 0 slices running')")
     page.get_by_role("button", name="Graph").click()
     expect(page.get_by_role("img", name=re.compile("^Graph of"))).to_be_visible()
+
+
+def test_a_long_write_transaction_elsewhere_freezes_no_page(stage, visitor) -> None:
+    """The short form of a minute: it is held until the page has seen that it is there, and then a job goes by."""
+    window = visitor()
+    grid, jobs = window.open("/"), visitor(stage.people["Dana"]).open("/jobs/")
+    for page in (grid, jobs):
+        page.wait_for_selector("[data-live=live]")
+    grid.wait_for_selector("canvas[role=img]")
+    # Pages that are not sure ask again and again; this one gets no answer and has the stream alone.
+    grid.route("**/v1/public/mesh", lambda route: route.abort())
+    with hold_transaction(stage.dsn):
+        # What is older than the transaction cannot be told from what it holds up, and the page says so.
+        jobs.wait_for_selector("[data-live=old]", timeout=60_000)
+        job = stage.submit(name="beside a transaction", command=["sleep", "4"])
+        wait_until(
+            grid,
+            "/[1-9]\\d* slices? running/.test(document.querySelector('canvas[role=img]')?.ariaLabel)",
+            seconds=60,
+        )
+        row = jobs.get_by_role("row").filter(has_text="beside a transaction")
+        expect(row.get_by_text("succeeded")).to_be_visible(timeout=60_000)
+        assert stage.await_job(job)["state"] == "succeeded"
+    jobs.wait_for_selector("[data-live=live]", timeout=60_000)
+    window.faults.clear()
 
 
 def test_a_page_says_when_it_is_not_live_and_heals(stage, visitor) -> None:
