@@ -37,15 +37,7 @@ class CheckpointShipper:
 
     async def run(self) -> None:
         """Ships while the job runs, until cancelled."""
-        failure_count = 0
-        while not self._is_over:
-            try:
-                await self._ship_new()
-                failure_count = 0
-                await asyncio.sleep(LOOK_SECONDS)
-            except ComputePoolError as error:
-                failure_count += 1
-                await asyncio.sleep(patience.wait_seconds(error, failure_count))
+        await patience.keep_calling(self._ship_new, every_seconds=LOOK_SECONDS, is_over=lambda: self._is_over)
 
     async def finish(self) -> None:
         """Ships what the job saved last. Its owner is paid to it, so that it is worth some patience."""

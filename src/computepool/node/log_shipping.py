@@ -32,26 +32,24 @@ class LogShipper:
 
     async def run(self) -> None:
         """Ships while the job runs, until cancelled."""
-        failure_count = 0
-        while not self._is_over:
-            try:
-                await self._ship_new()
-                failure_count = 0
-                await asyncio.sleep(SHIP_SECONDS)
-            except ComputePoolError as error:
-                if self._give_up_if_refused(error):
-                    return
-                failure_count += 1
-                await asyncio.sleep(patience.wait_seconds(error, failure_count))
+        await patience.keep_calling(self._ship_new, every_seconds=SHIP_SECONDS, is_over=lambda: self._is_over)
 
     async def finish(self) -> None:
         """Ships what is left, for as long as it takes."""
-        try:
-            await patience.until_answered(self._ship_new, what="log", attempt_id=self._attempt_id)
-        except ComputePoolError as error:
-            self._give_up_if_refused(error)
+        await patience.until_answered(self._ship_new, what="log", attempt_id=self._attempt_id)
 
     async def _ship_new(self) -> None:
+        """Raises only what is worth repeating."""
+        try:
+            await self._ship()
+        except ComputePoolError as error:
+            if patience.is_worth_repeating(error):
+                raise
+            # A hub that refuses the log may still want the result: whoever took over may be slower than we are.
+            self._is_over = True
+            journal.info("log_refused", attempt_id=self._attempt_id, code=error.code, reason=error.message)
+
+    async def _ship(self) -> None:
         while not self._is_over:
             piece = await asyncio.to_thread(self._read_piece)
             if not piece:
@@ -74,11 +72,3 @@ class LogShipper:
         except FileNotFoundError:
             # The job has not printed anything yet.
             return b""
-
-    def _give_up_if_refused(self, error: ComputePoolError) -> bool:
-        """A hub that refuses the log may still want the result: whoever took over may be slower than we are."""
-        if patience.is_worth_repeating(error):
-            return False
-        self._is_over = True
-        journal.info("log_refused", attempt_id=self._attempt_id, code=error.code, reason=error.message)
-        return True

@@ -38,6 +38,21 @@ async def until_answered(
         await asyncio.sleep(wait)
 
 
+async def keep_calling(
+    call: Callable[[], Awaitable[None]], *, every_seconds: float, is_over: Callable[[], bool]
+) -> None:
+    """Again and again until it is over or this is cancelled; after a failure when the hub may be there again."""
+    failure_count = 0
+    while not is_over():
+        try:
+            await call()
+            failure_count, wait = 0, every_seconds
+        except ComputePoolError as error:
+            failure_count += 1
+            wait = wait_seconds(error, failure_count)
+        await asyncio.sleep(wait)
+
+
 def is_worth_repeating(error: ComputePoolError) -> bool:
     """A refused token is renewed on the way; if that did not help, the hub may be in the middle of a change."""
     return error.retryable or isinstance(error, Unauthenticated)
