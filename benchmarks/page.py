@@ -11,11 +11,10 @@ import argparse
 import json
 import operator
 import subprocess
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import tomllib
 
 from benchmarks.peers import environment
 
