@@ -29,6 +29,7 @@ from benchmarks.open_load import Ages, at_rate, live_as_node, open_submitters, s
 from benchmarks.peers import processes
 from benchmarks.rounds import Series, bind, measure_all
 from benchmarks.stage import Stage, make_parser, open_stage, parse, run_to_end
+from computepool.node.runner.liveness import find_birth
 
 NODES = 10_000
 FEW = 100
@@ -169,10 +170,7 @@ async def measure_exit(hub: grid.HubAddress) -> float:
 
 def _has_ended(pid: int) -> bool:
     """As a process of its own; that we have not yet asked for its exit code is not its fault."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+    return find_birth(pid) is None
 
 
 async def measure_round(

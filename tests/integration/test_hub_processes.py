@@ -18,6 +18,7 @@ import pytest
 from computepool.hub.processes import listen_shared, port_held
 from computepool.settings import InvalidSettings
 from tests.support.hub_process import free_port
+from tests.support.living import is_alive
 from tests.support.quickest import quickest
 
 PATIENCE_SECONDS = 60.0
@@ -77,17 +78,11 @@ class Family:
         """By all three."""
         until(lambda: self.log.read_text().count(words) == 3, f"three times {words!r}:\n{self.log.read_text()}")
 
-    def is_alive(self, pid: int) -> bool:
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-        except FileNotFoundError:
-            return False
-
     def kill(self) -> None:
         self.parent.kill()
         self.parent.wait()
         for _, pid in self.list_started():
-            if self.is_alive(pid):
+            if is_alive(pid):
                 os.kill(pid, signal.SIGKILL)
 
 
@@ -121,8 +116,8 @@ def test_a_hub_process_that_was_killed_is_started_again_and_the_others_never_not
     number, pid = family.await_started(4)[-1]
     assert number == 2
     assert pid != first[2]
-    assert family.is_alive(first[1])
-    assert family.is_alive(first[3])
+    assert is_alive(first[1])
+    assert is_alive(first[3])
     assert "hub_process_died number=2" in family.log.read_text()
 
 
@@ -143,7 +138,7 @@ def test_when_one_refuses_to_start_the_others_go_on(start):
     family = start("return 2 if number == 1 else wait_for_parent(number, parent)")
     started = family.await_started(4)
     assert family.parent.poll() is None
-    assert all(family.is_alive(pid) for number, pid in started if number != 1)
+    assert all(is_alive(pid) for number, pid in started if number != 1)
 
 
 @pytest.mark.parametrize("deaf", [False, True], ids=["obedient", "deaf"])
@@ -158,7 +153,7 @@ def test_sigterm_ends_all_within_five_seconds(start, deaf):
         family.parent.terminate()
         assert family.parent.wait(PATIENCE_SECONDS) == 0
         seconds = time.monotonic() - told_at
-        assert not any(family.is_alive(pid) for _, pid in started)
+        assert not any(is_alive(pid) for _, pid in started)
         return seconds
 
     assert quickest(end_one, enough=5.0) < 5.0
@@ -183,7 +178,7 @@ def test_hub_processes_end_with_a_parent_that_was_killed(start):
     family = start("return wait_for_parent(number, parent)")
     started = family.await_started(3)
     family.parent.kill()
-    until(lambda: not any(family.is_alive(pid) for _, pid in started), "the orphans to end")
+    until(lambda: not any(is_alive(pid) for _, pid in started), "the orphans to end")
 
 
 def test_the_port_is_shared_among_ours_and_refused_to_others():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from computepool.cli.processes import Child, Children, signals_end_the_block
+from tests.support.living import is_alive
 
 
 def start(children: Children, tmp_path: Path, code: str, name: str = "child") -> Child:
@@ -84,14 +85,6 @@ with Children(grace_seconds=1) as children:
         child_pid = int(parent.stdout.readline())
         parent.kill()
     deadline = time.monotonic() + 60
-    while _is_alive(child_pid):
+    while is_alive(child_pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        # A dead child whose new parent has not looked yet is a zombie, and dead all the same.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
