@@ -10,7 +10,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from uuid import UUID
 
@@ -42,7 +42,7 @@ from computepool.core.trust.validation import (
 )
 from sims.purse import Purse
 
-START = datetime(2030, 1, 1, tzinfo=timezone.utc)
+START = datetime(2030, 1, 1, tzinfo=UTC)
 # One result of a node: 200 of them are held back at a time.
 STEP = timedelta(hours=72) / 200
 DAY_STEPS = 67
@@ -92,6 +92,8 @@ class Tally:
     finalised: int = 0
     wrong_finalised: int = 0
     forged_finalised: int = 0
+    # Of those: put in place of a right one, by forgers who decided against it.
+    wrong_replacements: int = 0
     extra_runs: int = 0
     honest_suspected: int = 0
     honest_bugged: int = 0
@@ -127,6 +129,8 @@ FORGE: dict[str, Forge] = {
     "reenter": lambda node, rng: node.number % 2 == 0 or node.delivered >= PROBATION,
     # Beyond what the targets ask for: trickles, but only once audits are as rare as they get.
     "patient_trickle": lambda node, rng: is_awake(node) and rng.random() < 0.0115,
+    # The same, and so rarely that two forgeries seldom lie within the fifty validated results that would bug it.
+    "rare": lambda node, rng: is_awake(node) and (node.delivered + node.number * 61) % 260 == 0,
 }
 
 
@@ -142,7 +146,6 @@ class Fleet:
         self.step = 0
         self.nodes: list[Node] = []
         self._unlike = count(2)
-        self._owners = count(1)
         self._job_left = 0
         self._job_is_nondeterministic = False
         self._job_is_marked = False
@@ -229,6 +232,7 @@ class Fleet:
             # The slice with the known answer is one more like all the others.
             forges = node.strategy is not None and self.forge(node, self.random)
             self._apply(judge_known_answer(answer=int(forges), expected=0), [node], result)
+            self.tally.extra_runs += result.is_rejected
             return
         result.is_checked = True
         runs = [(node, answer)]
@@ -248,6 +252,12 @@ class Fleet:
         if ruling.is_nondeterministic:
             self.tally.nondeterministic += 1
             self._job_is_marked = True
+        elif not ruling.verdicts[0] and runs[-1][1] > 0:
+            # Whoever decided last is right by the ruling: what they got is delivered, and not looked at again.
+            self.tally.finalised += 1
+            self.tally.wrong_finalised += 1
+            self.tally.wrong_replacements += 1
+            self.tally.wrong_steps.append(self.step)
         self._apply(ruling, [each for each, _ in runs], result, is_retro=is_retro)
 
     def _choose(self, runs: list[tuple[Node, int]], needed: int) -> list[Node]:
@@ -293,6 +303,7 @@ class Fleet:
                 continue
             if result.is_nondeterministic:
                 self._reject(node, result)
+                self.tally.extra_runs += 1
                 continue
             self._job_is_nondeterministic, self._job_is_marked = False, False
             self._audit(node, result, self._answer_again(node, result), is_retro=True)
@@ -307,7 +318,7 @@ class Fleet:
         return TOGETHER if self.strategy == "collude" and node.strategy else next(self._unlike)
 
     def _reject(self, node: Node, result: Result) -> None:
-        """The slice runs again elsewhere; nothing is paid for this."""
+        """Nothing is paid for it. What a check has got takes its place; without one the slice runs again."""
         result.is_checked, result.is_rejected = True, True
         if result.earning is not None:
             self.purse.reverse(result.earning, now=self.now)

@@ -38,22 +38,24 @@ def draw_traces(traces: list[dict[str, Any]], path: Path) -> None:
 
 
 def draw_wrong(stories: list[dict[str, Any]], path: Path) -> None:
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2))
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.8))
     for name in dict.fromkeys(story["strategy"] for story in stories):
         found = [story for story in stories if story["strategy"] == name]
         forgers = [story["hostile"] for story in found]
-        left.plot(forgers, [story["wrong"] for story in found], marker="o", label=name)
-        right.plot(forgers, [story["overhead"] for story in found], marker="o", label=name)
+        left.plot(forgers, [story["wrong"] for story in found], marker="o", label=name.replace("_", " "))
+        right.plot(forgers, [story["overhead"] for story in found], marker="o")
     left.plot(list(PROMISED), list(PROMISED.values()), color="black", linestyle=":", label="promised")
     left.set_yscale("log")
     left.set_title("Wrong results that were finalised, at most (95 %)", fontsize=10)
     right.set_title("Runs beyond the first, per result", fontsize=10)
-    right.set_ylim(0, None)
+    right.set_ylim(0, 0.25)
     for axis in (left, right):
         axis.set_xlabel("forgers among 100 nodes")
+        axis.set_xticks(list(PROMISED))
         axis.grid(alpha=0.3)
-    left.legend(fontsize=8)
-    figure.tight_layout()
+    # Below both: within one of them it would cover what it names.
+    figure.legend(loc="lower center", ncols=9, fontsize=9, frameon=False)
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
     figure.savefig(path, dpi=90, metadata={"Software": None})
     pyplot.close(figure)
 

@@ -358,8 +358,11 @@ def _summarise(histories: Sequence[Story], ticks: int) -> list[object]:
     ]
 
 
-def measure_cartel(report: Report, seeds: Sequence[str]) -> float:
-    """What withdrawing half of its slots gained the cartel, at best of the seeds; it owns two slots in five."""
+def measure_cartel(report: Report, seeds: Sequence[str]) -> tuple[float, int]:
+    """What withdrawing half of its slots gained the cartel, at best of the seeds; it owns two slots in five.
+
+    Also how many ticks the price took to settle.
+    """
     gains = []
     for seed in seeds:
         story, with_cartel = tell_cartel(seed)
@@ -367,8 +370,11 @@ def measure_cartel(report: Report, seeds: Sequence[str]) -> float:
         close_books(story.economy)
         gains.append(with_cartel / without - 1)
         STORIES.setdefault(story.name, []).append(story)
-    report.line(f"cartel: withdrawing half of its slots changed what it earned by {_say(gains)}")
-    return max(gains)
+    ticks = find_settle_ticks(STORIES["cartel"])
+    report.line(
+        f"cartel: withdrawing half of its slots changed what it earned by {_say(gains)}; settled after {ticks} ticks"
+    )
+    return max(gains), ticks
 
 
 def measure_whale(report: Report) -> None:
@@ -463,7 +469,8 @@ def main(arguments: Sequence[str]) -> None:
     figures = tell_all(report, seeds)
     measure_whale(report)
     measure_cheapest(report)
-    figures["cartel_gain"] = measure_cartel(report, fewer)
+    figures["cartel_gain"], ticks = measure_cartel(report, fewer)
+    figures["settle_ticks"] = max(figures["settle_ticks"], ticks)
     figures["bid_shading_gain"] = measure_shading(report, fewer)
     figures |= BREACHES
     figures |= measure_controls(seeds[0])

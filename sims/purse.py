@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from uuid import UUID
 
 from computepool.core.ids import AccountId, AttemptId, JobId
@@ -14,17 +14,16 @@ from computepool.core.ledger.accounts import SHARDS, AccountKind, owner_availabl
 from computepool.core.ledger.books import MemoryBooks, Outcome
 from computepool.core.ledger.charging import Charge, charge_attempt
 from computepool.core.ledger.earning import Earning, EarningState
+from computepool.core.ledger.fee import split_price
 from computepool.core.ledger.refusal import Refusal
 from computepool.core.ledger.transfer import Posting
 
 PRICE = 1_000_000
 FEE_PPM = 200_000
-# Honest work costs half of what it earns; forging costs nothing.
-COST = 400_000
 TOP_UP = 10**13
 _SUBMITTER = AccountId(UUID(int=1 << 121))
 _JOB = JobId(UUID(int=1 << 122))
-_AT = datetime(2029, 12, 31, tzinfo=timezone.utc)
+_AT = datetime(2029, 12, 31, tzinfo=UTC)
 
 
 class Purse:
@@ -35,12 +34,12 @@ class Purse:
         self._pending: defaultdict[int, list[int]] = defaultdict(list)
         self._unsettled: list[tuple[int, AccountId, Charge]] = []
         self._owners: defaultdict[int, set[AccountId]] = defaultdict(set)
-        self._runs: defaultdict[int, int] = defaultdict(int)
+        self._honest_runs: defaultdict[int, int] = defaultdict(int)
         self._post(verbs.top_up(top_up_id=_SUBMITTER, account_id=_SUBMITTER, amount=TOP_UP), _AT)
         self._post(verbs.hold(job_id=_JOB, submitter_id=_SUBMITTER, amount=TOP_UP), _AT)
 
     def note_run(self, machine: int, *, forged: bool) -> None:
-        self._runs[machine] += not forged
+        self._honest_runs[machine] += not forged
 
     def settle(self, machine: int, owner_id: AccountId, *, due_at: datetime, now: datetime) -> int:
         number = len(self._earnings)
@@ -101,11 +100,14 @@ class Purse:
         """The machine goes on under another name; what the old one has pending stays with the old one."""
         self._pending[-1 - machine] += self._pending.pop(machine, [])
 
-    def net(self, machine: int) -> int:
-        """What its owners have or will have, less what computing has cost them."""
+    def gain(self, machine: int) -> int:
+        """What its owners have or will have, beyond what its honest runs alone would have earned them.
+
+        That is strict: it leaves out what a machine that was shut out could have earned meanwhile.
+        """
         kinds = (owner_available, owner_pending)
         got = sum(self.books.get_balance(kind(owner)) for owner in self._owners[machine] for kind in kinds)
-        return got - COST * self._runs[machine]
+        return got - split_price(PRICE, fee_ppm=FEE_PPM)[0] * self._honest_runs[machine]
 
     def close(self, *, now: datetime) -> None:
         self._flush(now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from computepool.core.ids import AccountId, AttemptId, JobId
@@ -15,7 +15,7 @@ from computepool.core.ledger.transfer import Posting, TransferKind
 
 # As much as can be moved at once: no simulated submitter is ever short of money.
 TOP_UP = 10**15
-START = datetime(2030, 1, 1, tzinfo=timezone.utc)
+START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 class Till:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from computepool.core.trust.reputation import (
@@ -17,7 +17,7 @@ from computepool.core.trust.reputation import (
 )
 
 WINDOW = 50
-START = datetime(2030, 1, 1, tzinfo=timezone.utc)
+START = datetime(2030, 1, 1, tzinfo=UTC)
 # Attempts of a busy node: idle decay plays no part.
 EVERY = timedelta(minutes=20)
 

@@ -35,6 +35,7 @@ SAFETY = {
     "test_ledger_under_load",
     "test_networks_audit",
     "test_networks_fencing",
+    "test_new_nodes_are_limited",
     "test_no_double_allocation",
     "test_node_tokens",
     "test_nothing_acknowledged_is_lost",
@@ -70,8 +71,14 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
 
 
 @pytest.fixture
-async def dsn(postgres: TestServer) -> AsyncIterator[str]:
+def dsn(server_dsn: str) -> str:
     """A fresh database with the newest schema."""
+    return server_dsn
+
+
+@pytest.fixture
+async def server_dsn(postgres: TestServer) -> AsyncIterator[str]:
+    """The same, always on the server itself."""
     dsn = await postgres.create_database()
     yield dsn
     await postgres.drop_database(dsn)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 
 def now() -> datetime:
     """Wall time, aware, UTC. Leases never use it: they live on the database's clock."""
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)
 
 
 def seconds() -> float:

@@ -57,6 +57,7 @@ MATRIX: dict[str, Row] = {
     "POST /v1/nodes/challenges/{challenge_id}/open": Row(NODE, "challenge", body={"segments": []}),
     "POST /v1/nodes/token": Row(PUBLIC, body={"assertion": "x"}),
     "POST /v1/hub/keys/rotate": Row(OPERATOR),
+    "POST /v1/hub/keys/{kid}/revoke": Row(OPERATOR, "hub_key", operator_sees_all=True),
     "POST /v1/sign-out": Row(ACCOUNT),
     "GET /v1/accounts/me": Row(ACCOUNT),
     "PUT /v1/accounts/me/password": Row(ACCOUNT, body={"password": "a long enough one"}),
@@ -79,6 +80,7 @@ MATRIX: dict[str, Row] = {
     "GET /v1/jobs/{job_id}/slices/{index}": Row(ACCOUNT, "job", operator_sees_all=True),
     "GET /v1/jobs/{job_id}/slices/{index}/logs": Row(ACCOUNT, "job", operator_sees_all=True),
     "GET /v1/jobs/{job_id}/events": Row(ACCOUNT, "job", operator_sees_all=True),
+    "GET /v1/jobs/{job_id}/receipts": Row(ACCOUNT, "job", operator_sees_all=True),
     "GET /v1/jobs/{job_id}/why": Row(ACCOUNT, "job", operator_sees_all=True),
     "PUT /v1/artifacts/{sha256}": Row(SUBMITTER, "new_artifact", body=b"bytes"),
     "GET /v1/artifacts/{sha256}": Row(ACCOUNT, "artifact"),
@@ -119,7 +121,13 @@ MATRIX: dict[str, Row] = {
     "GET /v1/operator/overview": Row(OPERATOR),
     "GET /v1/operator/history": Row(OPERATOR),
     "GET /v1/operator/events": Row(OPERATOR),
-    "GET /v1/operator/bugged-nodes": Row(OPERATOR),
+    "GET /v1/operator/distrusted-nodes": Row(OPERATOR),
+    "GET /v1/jobs/{job_id}/validation": Row(ACCOUNT, "job", operator_sees_all=True),
+    "GET /v1/nodes/{node_id}/trust": Row(ACCOUNT, "node", operator_sees_all=True),
+    "PUT /v1/operator/nodes/{node_id}/vouch": Row(OPERATOR, "node", body={"vouched": True}, operator_sees_all=True),
+    "GET /v1/operator/blocked-inputs": Row(OPERATOR),
+    "POST /v1/operator/blocked-inputs": Row(OPERATOR, body={"sha256": "x", "why": "x"}),
+    "DELETE /v1/operator/blocked-inputs/{sha256}": Row(OPERATOR, "blocked_input", operator_sees_all=True),
     "POST /v1/demo/nodes/{name}/unplug": Row(ACCOUNT, body={"seconds": 0}),
     "GET /v1/market/rate-card": Row(PUBLIC),
     "GET /v1/market/spot": Row(PUBLIC),
@@ -227,6 +235,7 @@ WITH made AS (
     VALUES ($1, $3, 'net', $4, sha256('x'), 1, 1) RETURNING id)
 INSERT INTO runs (id, network_id, account_id, job_id, steps, options, data, expires_at)
 SELECT $2, id, $3, $2, 1, '{}', '[]', now() + interval '1 hour' FROM made"""
+INSERT_BLOCKED = "INSERT INTO blocked_inputs (sha256, why, blocked_by) VALUES ($1, 'a test', $2)"
 INSERT_FREEZE = "INSERT INTO account_freezes (id, account_id, why) VALUES ($1, $2, 'a test')"
 
 
@@ -354,6 +363,14 @@ class World:
             target = sign_up(self.hub_url, "frozen")
             await self.execute(INSERT_FREEZE, entropy.new_id(), target.account_id)
             return path.format(account_id=target.account_id)
+        if resource == "hub_key":
+            # One that was only just announced: nobody holds anything that it has signed.
+            rotated = self.post("/v1/hub/keys/rotate", self.headers["operator"])
+            return path.format(kid=rotated["hub_keys"][-1]["kid"])
+        if resource == "blocked_input":
+            sha = hashlib.sha256(entropy.new_bytes(8))
+            await self.execute(INSERT_BLOCKED, sha.digest(), self.alice.account_id)
+            return path.format(sha256=sha.hexdigest())
         if resource == "challenge":
             return path.format(challenge_id=self.challenge_id)
         if resource == "attempt":

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tarfile
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -64,7 +64,7 @@ def test_hung_jobs_are_diagnosed_from_the_bundle_alone_and_no_secret_is_in_it(
         for piece in job.logs():
             if "half done" in piece:
                 break
-    before = datetime.now(tz=timezone.utc)
+    before = datetime.now(tz=UTC)
     files = take_bundle(agent)
     summary = files["summary.txt"]
     assert "agent: lent." in summary
@@ -76,7 +76,7 @@ def test_hung_jobs_are_diagnosed_from_the_bundle_alone_and_no_secret_is_in_it(
         assert re.search(rf"wait for {wait}", line), line
         assert f"computepool cancel {jobs[name].id}" in line
         assert f"attempt {jobs[name].get_slice(0).attempts[-1].id}" in line
-        since = datetime.strptime(find(line, r"since (.*?) UTC"), "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
+        since = datetime.strptime(find(line, r"since (.*?) UTC"), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
         assert before - timedelta(minutes=5) < since <= before
     # And all that tells the rest, without anything that is somebody's secret.
     assert {"doctor.json", "settings.json", "why.txt", "debug.log", "status.json"} <= files.keys()

@@ -130,6 +130,8 @@ async def test_the_rate_card_spot_and_its_history_are_for_everybody(hub, dsn, no
     with httpx.Client(base_url=hub.url, timeout=20) as anybody:
         card = anybody.get("/v1/market/rate-card").json()
         assert (card["base_microcredits_per_hour"], card["fee_ppm"]) == (12 * CREDIT, 200_000)
+        assert anybody.get("/v1/market/rate-card", params={"version": card["version"]}).json() == card
+        assert anybody.get("/v1/market/rate-card", params={"version": "gold"}).status_code == 404
         [spot] = anybody.get("/v1/market/spot").json()["spots"]
         assert (spot["tier"], spot["region"], spot["slot_count"]) == ("cpu", "default", 1)
         assert spot["reference_microcredits_per_hour"] == REFERENCE

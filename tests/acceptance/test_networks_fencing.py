@@ -54,6 +54,14 @@ class Ghost:
         finally:
             await call.close()
 
+    async def haunt_until_told(self) -> tuple[str, str]:
+        """The client's own library loses the reason where its write meets the end of the stream."""
+        for _ in range(5):
+            status, words = await self.haunt()
+            if "Internal error from Core" not in words:
+                break
+        return status, words
+
     async def _make_up_frames(self, call: Stranger) -> None:
         """Of the steps that the run is at, or goes back to."""
         run = await self._grid.get_run(self._run_id)
@@ -96,7 +104,7 @@ async def test_a_host_whose_seat_was_given_to_another_is_shown_the_door_and_the_
     spec = make_mlp(checkpoint_every=10)
     run_id, ghost = await set_haunted(grid, spec)
     for _ in range(3):
-        status, words = await ghost.haunt()
+        status, words = await ghost.haunt_until_told()
         assert (status, "is here already, in epoch 2" in words) == ("PERMISSION_DENIED", True), words
     run = await grid.get_run(run_id)
     assert (run.state, run.epoch) == ("running", 2), await grid.tell_story(run_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC
 
 import asyncpg
 import httpx
@@ -251,9 +252,9 @@ async def test_cancel_of_a_large_queued_job_ends_all_of_it(hub, submitter):
 
 
 async def test_a_job_past_its_expiry_fails_with_that_cause(hub, submitter):
-    from datetime import datetime, timedelta, timezone
+    from datetime import datetime, timedelta
 
-    soon = (datetime.now(timezone.utc) + timedelta(seconds=3)).isoformat()
+    soon = (datetime.now(UTC) + timedelta(seconds=3)).isoformat()
     job = submit(hub.url, submitter, expires_at=soon)
     await wait_for(lambda: get_job(hub.url, submitter, job["id"])["state"] == "failed", what="the job to expire")
     assert get_slice(hub.url, submitter, job["id"])["cause"] == "expired"

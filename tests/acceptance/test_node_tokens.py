@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
+from collections.abc import Callable
 
 import httpx
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from computepool.core.jobs.state import JobState
 from tests.support.postgres import wait_for
 from tests.support.protocol_node import ProtocolNode, base64url
 
@@ -135,7 +138,8 @@ async def test_a_synthetic_node_is_refused_by_a_hub_that_is_no_demo(start_hub):
 async def test_keys_rotate_with_two_live_and_no_failed_call(start_hub):
     from tests.support.people import sign_in_operator
 
-    hub = start_hub(key_announce_seconds=3)
+    # Longer than it takes until a hub looks at its keys again.
+    hub = start_hub(key_announce_seconds=7)
     operator = sign_in_operator(hub.url, hub.log_path.read_text())
     node = ProtocolNode([hub.url], operator, cpu_slots=1)
     await node.enrol()
@@ -163,6 +167,86 @@ async def test_keys_rotate_with_two_live_and_no_failed_call(start_hub):
     )
     assert (await node.heartbeat()).status_code == 200
     await node.close()
+
+
+async def test_a_key_is_revoked_at_once_and_nodes_go_on_with_the_next(start_hub):
+    from tests.support.people import sign_in_operator
+
+    hub = start_hub(key_announce_seconds=3_600)
+    operator = sign_in_operator(hub.url, hub.log_path.read_text())
+    node = ProtocolNode([hub.url], operator, cpu_slots=1)
+    await node.enrol()
+    [old] = httpx.get(f"{hub.url}/v1/hub", timeout=60).json()["hub_keys"]
+
+    def revoke(kid: str) -> httpx.Response:
+        return httpx.post(f"{hub.url}/v1/hub/keys/{kid}/revoke", headers=operator.headers, timeout=60)
+
+    # Nodes know no other: it cannot go.
+    assert (revoke(old["kid"]).status_code, revoke("unknown").status_code) == (409, 404)
+    assert (await node.heartbeat()).status_code == 200
+    httpx.post(f"{hub.url}/v1/hub/keys/rotate", headers=operator.headers, timeout=60)
+    stolen = node.headers["Authorization"]
+    await node.renew()
+    assert (await node.heartbeat()).status_code == 200
+    assert _kid_of(node.headers["Authorization"].split()[1]) == old["kid"]
+
+    [left] = revoke(old["kid"]).json()["hub_keys"]
+    assert left["kid"] != old["kid"]
+    # Also those that were used before.
+    assert await _refused(node)
+    await node.renew()
+    assert (await node.heartbeat()).status_code == 200
+    httpx.post(f"{hub.url}/v1/jobs", json={"command": ["true"]}, headers=operator.headers, timeout=60)
+    held = await node.claim_one()
+    assert _kid_of(held.token) == _kid_of(node.headers["Authorization"].split()[1]) == left["kid"]
+    node.headers = {"Authorization": stolen}
+    assert await _refused(node)
+    await node.close()
+
+
+async def test_an_agent_works_through_a_rotation_and_a_revocation(start_hub, tmp_path):
+    """No job is refused on the way: every slice is done by its first attempt."""
+    from computepool.sdk import Client
+    from tests.support.agent_process import AgentProcess
+    from tests.support.people import sign_in_operator
+
+    # The agent renews its token every three seconds, and so hears of keys in time.
+    hub = start_hub(key_announce_seconds=8, node_token_seconds=4)
+    operator = sign_in_operator(hub.url, hub.log_path.read_text())
+    agent = AgentProcess(hub_url=hub.url, owner=operator, root=tmp_path, profile="cpu-only", cpu_slots=1).start()
+    client = Client(hub_url=hub.url, key=operator.key)
+
+    def call_keys(path: str) -> list[str]:
+        answer = httpx.post(f"{hub.url}/v1/hub/keys/{path}", headers=operator.headers, timeout=60)
+        return [key["kid"] for key in answer.json()["hub_keys"]]
+
+    def list_kids() -> list[str]:
+        return [key["kid"] for key in httpx.get(f"{hub.url}/v1/hub", timeout=60).json()["hub_keys"]]
+
+    def run_jobs(until: Callable[[], bool]) -> None:
+        while not until():
+            job = client.submit(command=["true"], retries=0)
+            assert job.wait(timeout=90).state is JobState.SUCCEEDED
+            assert job.get_slice(0).attempt_count == 1, list(job.events())
+
+    try:
+        [first] = list_kids()
+        await asyncio.to_thread(run_jobs, iter([False, True]).__next__)
+        call_keys("rotate")
+        await asyncio.to_thread(run_jobs, lambda: first not in list_kids())
+        [second] = list_kids()
+        pinned, third = agent.state_dir / "enrolment.json", call_keys("rotate")[-1]
+        await wait_for(lambda: third in pinned.read_text(), what="the agent to hear of the third key")
+        assert call_keys(f"{second}/revoke") == [third]
+        await asyncio.to_thread(run_jobs, lambda: third in pinned.read_text() and second not in pinned.read_text())
+        await asyncio.to_thread(run_jobs, iter([False, True]).__next__)
+    finally:
+        client.close()
+        agent.end()
+
+
+def _kid_of(token: str) -> str:
+    return jwt.get_unverified_header(token)["kid"]
 
 
 def _from_base64(text: str) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -27,7 +27,7 @@ def access(hub: Any, person: Person) -> list[str]:
 
 
 def closed_now() -> list[str]:
-    return ["--hours", f"{datetime.now(timezone.utc) + timedelta(days=3):%A}", "--zone", "UTC"]
+    return ["--hours", f"{datetime.now(UTC) + timedelta(days=3):%A}", "--zone", "UTC"]
 
 
 # The options that the owner gives, a job that is then refused, one that is taken, the words of `why`, and the bug.

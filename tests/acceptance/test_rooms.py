@@ -98,19 +98,24 @@ async def test_an_operator_sees_which_nodes_computed_wrongly_and_what(hub, dsn, 
         nodes[name] = ProtocolNode([hub.url], owner, name=name)
         await nodes[name].enrol()
         await nodes[name].close()
-    first_run = await bug_node(dsn, nodes["bad-ram"].node_id, owner.account_id, wrong=2)
+    run_id = await bug_node(dsn, nodes["bad-ram"].node_id, owner.account_id, wrong=2)
 
     def ask(query: str = "") -> Any:
-        answer = httpx.get(f"{hub.url}/v1/operator/bugged-nodes{query}", headers=operator.headers, timeout=30)
+        answer = httpx.get(f"{hub.url}/v1/operator/distrusted-nodes{query}", headers=operator.headers, timeout=30)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     [bad] = ask()["nodes"]
-    assert (bad["node_name"], bad["owner_id"], bad["run_id"]) == ("bad-ram", owner.account_id, first_run)
-    assert bad["until"] > bad["bugged_at"]
+    assert (bad["node_name"], bad["owner_id"], bad["standing"]) == ("bad-ram", owner.account_id, "bugged")
+    assert bad["back_at"] > bad["since"]
+    assert "held back is lost" in bad["words"]
     # Newest first.
-    assert [(each["from_step"], each["until_step"]) for each in bad["evidence"]] == [(10, 20), (0, 10)]
-    assert {(each["witness_count"], each["message"]) for each in bad["evidence"]} == {(2, "other bits")}
+    spans = bad["wrong_spans"]
+    assert [(each["run_id"], each["from_step"], each["until_step"]) for each in spans] == [
+        (run_id, 10, 20),
+        (run_id, 0, 10),
+    ]
+    assert {(each["witness_count"], each["message"]) for each in spans} == {(2, "other bits")}
     conn = await asyncpg.connect(dsn)
     await conn.execute("DELETE FROM run_audits")
     await conn.close()
@@ -118,9 +123,9 @@ async def test_an_operator_sees_which_nodes_computed_wrongly_and_what(hub, dsn, 
     page = ask("?limit=1")
     assert [each["node_name"] for each in page["nodes"]] == ["overclocked"]
     rest = ask(f"?limit=1&cursor={page['cursor']}")
-    assert [(each["node_name"], each["evidence"]) for each in rest["nodes"]] == [("bad-ram", [])]
+    assert [(each["node_name"], each["wrong_spans"]) for each in rest["nodes"]] == [("bad-ram", [])]
     assert ask(f"?limit=1&cursor={rest['cursor']}")["nodes"] == []
-    assert httpx.get(f"{hub.url}/v1/operator/bugged-nodes", headers=owner.headers).status_code == 403
+    assert httpx.get(f"{hub.url}/v1/operator/distrusted-nodes", headers=owner.headers).status_code == 403
 
 
 def httpx_list(hub_url: str, operator, words: str) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -219,14 +219,17 @@ class World:
 
     async def call(self, name: str, request: Any, metadata: list[tuple[str, str]]) -> Any:
         """The first answer, or the error."""
-        for _ in range(5):
-            found = await self._call_once(name, request, metadata)
-            # A call that is refused before its first message has left: the library then tells of its own trouble.
+        for patience_seconds in (0.0, 0.5, 1.0, 2.0, 4.0):
+            found = await self._call_once(name, request, metadata, patience_seconds)
+            # A call that is refused while its first message leaves: the library then tells of its own trouble, not
+            # of the hub's refusal. A message that waits for the refusal does not get in its way.
             if not (isinstance(found, grpc.aio.AioRpcError) and found.details() == "Internal error from Core"):
                 break
         return found
 
-    async def _call_once(self, name: str, request: Any, metadata: list[tuple[str, str]]) -> Any:
+    async def _call_once(
+        self, name: str, request: Any, metadata: list[tuple[str, str]], patience_seconds: float
+    ) -> Any:
         service, _, method = name.partition("/")
         file = jobs.DESCRIPTOR if service == "JobService" else pb.DESCRIPTOR
         found = file.services_by_name[service].methods_by_name[method]
@@ -236,7 +239,7 @@ class World:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=message_factory.GetMessageClass(found.output_type).FromString,
         )
-        given = iter([request]) if found.client_streaming else request
+        given = send_after(patience_seconds, request) if found.client_streaming else request
         try:
             call = invoke(given, metadata=metadata, timeout=60)
             if not found.server_streaming:
@@ -261,6 +264,11 @@ class _Ended:
 
     def details(self) -> str:
         return self.words
+
+
+async def send_after(seconds: float, request: Any) -> AsyncIterator[Any]:
+    await asyncio.sleep(seconds)
+    yield request
 
 
 def bearer(secret: str) -> list[tuple[str, str]]:

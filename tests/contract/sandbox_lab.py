@@ -138,6 +138,7 @@ class Lab:
         environment: str | None = None,
         egress: tuple[str, ...] = (),
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        secrets: tuple[str, ...] = (),
         **limits: Any,
     ) -> AttemptRequest:
         return AttemptRequest(
@@ -153,6 +154,7 @@ class Lab:
             environment=environment,
             egress=egress,
             checkpoint_seconds=checkpoint_seconds,
+            secrets=secrets,
             slot="cpu:0",
             lease_seconds=lease_seconds,
             agent_alive_path=str(self.alive_path),

@@ -103,6 +103,16 @@ def test_secrets_of_the_job_are_on_no_command_line(lab: Lab) -> None:
     assert list_processes_with(secret) == []
 
 
+def test_secrets_of_the_job_are_not_in_its_log(lab: Lab) -> None:
+    """In one piece, in two with a pause between, and where the log is cut."""
+    told = {"env": {"API_KEY": entropy.new_secret()}, "secrets": ("API_KEY",)}
+    script = 'echo "$API_KEY"; printf "%.10s" "$API_KEY"; sleep 0.3; echo "${API_KEY#??????????}"; echo "${#API_KEY}"'
+    assert lab.run("sh", "-c", script, **told).log == "[secret]\n[secret]\n43\n"
+    assert lab.run("sh", "-c", 'printf %s "$API_KEY"', log_bytes=5, **told).log.startswith("[secr\n")
+    # Negative control: what is no secret is printed.
+    assert lab.run("sh", "-c", 'echo "$API_KEY"', env=told["env"]).log == told["env"]["API_KEY"] + "\n"
+
+
 def test_ordinary_programs_work_inside(lab: Lab) -> None:
     script = """
 import getpass, multiprocessing, os, socket, sqlite3, subprocess, tempfile, threading

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import AsyncIterator
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from typing import Any
 
 import asyncpg
@@ -139,7 +139,7 @@ async def test_a_day_that_is_only_just_over_is_not_closed(spine, operator, monke
     """A transaction that began before midnight may still be writing."""
 
     async def just_after(_: Any) -> datetime:
-        return datetime(2026, 3, 11, 0, 9, 59, tzinfo=timezone.utc)
+        return datetime(2026, 3, 11, 0, 9, 59, tzinfo=UTC)
 
     monkeypatch.setattr(books.hub_store, "get_now", just_after)
     with pytest.raises(Conflict, match="ten minutes"):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
+import asyncpg
 import pytest
 
 from computepool import entropy
@@ -24,7 +25,7 @@ from computepool.hub.services import attempts as attempt_service
 from computepool.hub.services import billing
 from computepool.hub.services import jobs as job_service
 from computepool.hub.services.callers import AccountCaller
-from computepool.hub.services.transitions import lock_snapshot
+from computepool.hub.store import deliveries as delivery_store
 from computepool.hub.store import ledger
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.jobs import Job
@@ -157,18 +158,19 @@ async def test_however_they_meet_the_books_are_exact_and_repeats_change_nothing(
         assert await scene.list_faults() == []
 
 
-async def deliver_by_what_was_read_before(scene: Scene) -> None:
+async def deliver_by_what_was_read_before(scene: Scene, room: Any, lock_name: str) -> None:
     """A planted bug: the locks end with a transaction of their own, and the decision comes after the cancellation."""
     has_read, is_cancelled = asyncio.Event(), asyncio.Event()
+    lock = getattr(room, lock_name)
 
-    async def read_and_let_go(conn: Any, ids: Any) -> Any:
+    async def read_and_let_go(conn: Any, wanted: Any) -> Any:
         async with scene.spine.pool.acquire() as other, other.transaction():
-            snapshot = await lock_snapshot(other, ids)
+            found = await lock(other, wanted)
         has_read.set()
         await is_cancelled.wait()
-        return snapshot
+        return found
 
-    with patch.object(attempt_service, "lock_snapshot", read_and_let_go):
+    with patch.object(room, lock_name, read_and_let_go):
         async with asyncio.timeout(60):
             delivering = asyncio.create_task(scene.deliver())
             await has_read.wait()
@@ -177,10 +179,22 @@ async def deliver_by_what_was_read_before(scene: Scene) -> None:
             await delivering
 
 
+async def deliver_the_long_way_by_what_was_read_before(scene: Scene) -> None:
+    with patch.object(attempt_service, "list_plain", lambda reports: {}):
+        await deliver_by_what_was_read_before(scene, attempt_service, "lock_snapshot")
+
+
+async def test_a_hub_that_delivers_by_what_it_read_before_is_stopped_by_the_counts_of_the_job(spine):
+    scene = await set_scene(spine)
+    with pytest.raises(asyncpg.CheckViolationError, match="jobs_counts_check"):
+        await deliver_by_what_was_read_before(scene, delivery_store, "lock_held")
+    assert await scene.list_faults() == []
+
+
 async def test_a_hub_that_judges_by_what_it_read_before_is_stopped_by_the_keys_of_the_ledger(spine):
     scene = await set_scene(spine)
     with pytest.raises(PostingMismatch):
-        await deliver_by_what_was_read_before(scene)
+        await deliver_the_long_way_by_what_was_read_before(scene)
     assert await scene.list_faults() == []
 
 
@@ -192,5 +206,5 @@ async def test_control_with_keys_of_its_own_it_pays_out_of_another_jobs_hold(spi
         await post(conn, [replace(each, key=f"{each.key}/{entropy.new_id()}") for each in postings])
 
     with patch.object(billing, "post", post_under_new_keys):
-        await deliver_by_what_was_read_before(scene)
+        await deliver_the_long_way_by_what_was_read_before(scene)
     assert await scene.list_faults() != []

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -29,7 +29,7 @@ from tests.support.postgres import wait_for
 from tests.support.spine import EnrolledNode, Spine, open_spine
 
 # Monday, an hour and a bit before the node opens.
-EIGHT_PAST_NOON = datetime(2030, 1, 7, 12, 8, tzinfo=timezone.utc)
+EIGHT_PAST_NOON = datetime(2030, 1, 7, 12, 8, tzinfo=UTC)
 AFTERNOON = {"hours": "mon 14-15", "zone": "UTC"}
 MOMENT = 0.3
 
@@ -289,7 +289,7 @@ async def test_control_a_gate_that_is_left_out_is_noticed(spine, owner, clock, m
 
 async def announce(spine: Spine, node: EnrolledNode, *allows: str) -> None:
     """As an agent does whose owner has changed the settings: with its next token."""
-    now_seconds = datetime.now(tz=timezone.utc).timestamp()
+    now_seconds = datetime.now(tz=UTC).timestamp()
     hub_id = spine.keyring.hub_id
     assertion = make_assertion(node.private, node_id=node.id, hub_id=hub_id, now_seconds=now_seconds)
     request = RenewToken(assertion=assertion, allows=allows)

@@ -21,13 +21,16 @@ from computepool.hub.dispatch.fair_share import FairShare
 from computepool.hub.dispatch.parked import ParkedCall, ParkedCalls
 from computepool.hub.dispatch.registry import Registry
 from computepool.hub.dispatch.rounds import Ending, Rounds
+from computepool.hub.dispatch.stubborn import REFUSALS_MAX, Stubborn
 from computepool.hub.services import attempts as attempt_service
+from computepool.hub.services import reports
 from computepool.hub.services import submissions as submission_service
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.jobs import Job
 from computepool.wire.attempts import NextAnswer
 from tests.support.postgres import wait_for
+from tests.support.rows import insert_attempt
 from tests.support.spine import EnrolledNode, Spine, open_spine
 
 SECONDS = 60
@@ -57,7 +60,7 @@ class Dispatch:
     door: Door
 
     async def park(self, node: EnrolledNode, *free_slots: str, seconds: float = 60.0) -> Waiting:
-        async def reply(answer: NextAnswer | None) -> None:
+        def reply(_: ParkedCall, answer: NextAnswer | None) -> None:
             waiting.answers.append(answer)
             waiting.answered.set()
 
@@ -75,7 +78,7 @@ class Dispatch:
 
     async def complete(self, node: EnrolledNode, grant: Grant, claim: Claim) -> NextAnswer | None:
         done = self.spine.completion(node, grant)
-        [report] = attempt_service.check_completions(self.spine.keyring, node.caller, [done], done.receipt)
+        [report] = reports.check_completions(self.spine.keyring, node.caller, [done], done.receipt)
         [outcome] = await self.rounds.complete([Ending(report, claim.call)])
         assert outcome.accepted
         async with asyncio.timeout(SECONDS):
@@ -200,6 +203,28 @@ async def test_a_slot_that_another_hub_has_filled_is_not_tried_again_and_again(d
     assert not dispatch.rounds._holding
 
 
+@pytest.mark.parametrize("is_set_aside", [True, False])
+async def test_a_record_at_odds_with_itself_holds_up_nobody_else(dispatch, monkeypatch, is_set_aside):
+    """A slice that waits though its first attempt is in the record can never be leased. Control: not set aside."""
+    if not is_set_aside:
+        monkeypatch.setattr(Stubborn, "is_aside", lambda *_: False)
+    caller = await dispatch.spine.sign_up()
+    [odd] = await dispatch.submit(by=caller)
+    async with dispatch.spine.pool.acquire() as conn:
+        made_up = await insert_attempt(conn, odd.id, 0, state="succeeded")
+    [other] = await dispatch.submit(by=caller)
+    node = await dispatch.spine.enrol()
+    for _ in range(2 * REFUSALS_MAX):
+        # As an agent does: it calls again after each call that brought nothing.
+        await dispatch.park(node, "cpu:0")
+        dispatch.rounds.hear("queue")
+        dispatch.rounds._looked_at = 0.0
+        await dispatch.rounds.run_once()
+    states = [await dispatch.spine.slice_state(job) for job in (odd, other)]
+    assert states == ["queued", "leased" if is_set_aside else "queued"]
+    await dispatch.spine.fetch("DELETE FROM attempts WHERE id = $1", made_up)
+
+
 async def test_when_the_database_goes_away_after_the_commit_the_node_is_told_when_it_is_looked_up(
     dispatch, monkeypatch
 ):
@@ -313,7 +338,7 @@ async def test_a_round_and_a_completion_that_share_the_last_connection_do_not_wa
     await dispatch.submit(slice_count=3)
     await dispatch.rounds._look_at_queue()
     await dispatch.park(node, "cpu:1")
-    gate = Gate(monkeypatch, attempt_service, "lock_snapshot")
+    gate = Gate(monkeypatch, attempt_service, "deliver")
     completing = asyncio.create_task(dispatch.complete(node, grant, await dispatch.claim(node, "cpu:0")))
     await gate.reached()
     others = [await spine.pool.acquire() for _ in range(spine.pool.get_max_size() - 1)]

@@ -13,6 +13,7 @@ import pytest
 from computepool import entropy
 from computepool.core.ids import AccountId, AttemptId, JobId, NodeId, SlotName
 from computepool.core.jobs.cause import Cause
+from computepool.core.ledger.charging import LeaseTerms
 from computepool.core.placement.fair_share import Delta
 from computepool.hub.dispatch import fair_share as dispatch_module
 from computepool.hub.dispatch.fair_share import FairShare
@@ -41,6 +42,7 @@ def make_grant(account_id: AccountId, seconds: float, id: AttemptId | None = Non
         slot=SlotName("cpu:0"),
         expected_seconds=seconds,
         rate_microcredits_per_hour=0,
+        terms=LeaseTerms(0, 0),
     )
 
 

@@ -13,13 +13,13 @@ from computepool.core.ids import AccountId
 from computepool.core.jobs.cause import Cause
 from computepool.core.ledger.accounts import owner_pending, submitter_available, submitter_held
 from computepool.core.ledger.refusal import InsufficientCredits
+from computepool.core.ledger.transfer import Posting
 from computepool.core.market.rate_card import Bucket
 from computepool.core.payments.errors import AccountFrozen
 from computepool.hub.services import attempts as attempt_service
-from computepool.hub.services import freezes
+from computepool.hub.services import billing, freezes
 from computepool.hub.services import jobs as job_service
 from computepool.hub.services.attempts import Beat
-from computepool.hub.services.transitions import Snapshot
 from computepool.hub.store import ledger
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.jobs import Job
@@ -148,6 +148,17 @@ async def test_a_frozen_account_cannot_submit(spine, books):
     submitter = await spine.sign_up(credits=1_000)
     async with spine.pool.acquire() as conn, conn.transaction():
         await freezes.freeze(conn, submitter.account_id, why="charged back", top_up_id=entropy.new_id())
+    with pytest.raises(AccountFrozen):
+        await spine.submit(by=submitter, requirements=CEILING)
+
+
+async def test_an_account_that_is_frozen_after_it_has_submitted_is_refused_once_its_hub_has_heard(spine, books):
+    submitter = await spine.sign_up(credits=1_000)
+    await spine.submit(by=submitter, requirements=CEILING, wall_seconds=100)
+    async with spine.pool.acquire() as conn, conn.transaction():
+        await freezes.freeze(conn, submitter.account_id, why="charged back", top_up_id=entropy.new_id())
+    [change] = await spine.fetch("SELECT subject_id FROM hub_changes WHERE kind = 'account'")
+    spine.submissions.forget_account(change["subject_id"])
     with pytest.raises(AccountFrozen):
         await spine.submit(by=submitter, requirements=CEILING)
 
@@ -304,10 +315,10 @@ async def test_ones_own_job_on_ones_own_node_is_free(spine, books):
 
 
 async def test_control_a_hub_that_forgets_to_post_is_found_by_the_books(spine, monkeypatch):
-    async def forget(self: Snapshot, conn: object) -> None:
+    async def forget(conn: object, postings: object) -> None:
         return
 
-    monkeypatch.setattr(Snapshot, "post", forget)
+    monkeypatch.setattr(billing, "post", forget)
     _, node, _, grant = await start(spine)
     await spine.succeed(node, grant, **ran(40.0))
     assert await Books(spine).drifts() != []
@@ -315,13 +326,13 @@ async def test_control_a_hub_that_forgets_to_post_is_found_by_the_books(spine, m
 
 async def test_control_a_hub_that_posts_a_result_twice_is_refused_by_the_books(spine, monkeypatch):
     posted = []
-    really = Snapshot.post
+    really = billing.post
 
-    async def twice(self: Snapshot, conn: Any) -> None:
-        await really(self, conn)
-        posted.extend(await ledger.post(conn, self._postings, writes_jobs=False))
+    async def twice(conn: Any, postings: list[Posting]) -> None:
+        await really(conn, postings)
+        posted.extend(await ledger.post(conn, postings, writes_jobs=False))
 
-    monkeypatch.setattr(Snapshot, "post", twice)
+    monkeypatch.setattr(billing, "post", twice)
     submitter, node, _, grant = await start(spine)
     await spine.succeed(node, grant, **ran(40.0))
     assert await Books(spine).of(submitter.account_id) == (960, 0, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -133,7 +133,7 @@ async def test_two_hubs_never_count_at_once(pool, conn):
 
 
 def test_today_is_counted_often_open_days_hourly_and_older_ones_never_again():
-    now = datetime(2026, 5, 10, 12, tzinfo=timezone.utc)
+    now = datetime(2026, 5, 10, 12, tzinfo=UTC)
     today = now.date()
     fresh = {today - timedelta(days=back): now for back in range(4)}
     assert find_due_day({}, now) == today

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
@@ -13,11 +14,11 @@ from unittest.mock import patch
 import pytest
 
 from computepool import clock, entropy
-from computepool.core.errors import InvalidRequest
+from computepool.core.errors import Conflict, InvalidRequest, NotFound
 from computepool.core.jobs.spec import Requirements
 from computepool.core.market.index import find_median
 from computepool.core.market.offers import Audience
-from computepool.core.market.rate_card import Bucket
+from computepool.core.market.rate_card import Bucket, parse_rate_card
 from computepool.core.market.spot import RULE, TICK_SECONDS
 from computepool.core.placement.price import SlicePrice
 from computepool.core.placement.scorers import make_candidate
@@ -36,6 +37,7 @@ from tests.support.market_rows import insert_index, insert_point
 from tests.support.stored_grid import StoredGrid, open_grid
 
 CARD = load_rate_card()
+SHIPPED = files("computepool.core.market").joinpath("rate_card.toml").read_text(encoding="utf-8")
 CPU = Bucket("cpu", "in")
 REFERENCE = CARD.reference(CPU)
 PPM = 1_000_000
@@ -576,9 +578,29 @@ async def test_a_hub_with_another_rate_card_keeps_the_surge_and_not_the_price(gr
 async def test_what_every_version_of_the_rate_card_said_is_kept_once(grid):
     for content in ("as first written", "with a comment more"):
         await service.keep_rate_card(grid.pool, CARD, content)
-    found = await service.get_rate_card(grid.pool, CARD)
+    card, found = await service.get_rate_card(grid.pool, CARD)
+    assert card is CARD
     assert (found.version, found.content) == (CARD.version, "as first written")
     assert clock.now() - found.first_used_at < timedelta(minutes=5)
+
+
+async def test_an_earlier_rate_card_can_be_read_by_its_version(grid):
+    await service.keep_rate_card(grid.pool, CARD, SHIPPED)
+    dearer = SHIPPED.replace("base_credits_per_hour = 12", "base_credits_per_hour = 13")
+    now = parse_rate_card(dearer)
+    await service.keep_rate_card(grid.pool, now, dearer)
+    before, kept = await service.get_rate_card(grid.pool, now, CARD.version)
+    assert (before, kept.content) == (CARD, SHIPPED)
+    assert (await service.get_rate_card(grid.pool, now))[0] is now
+    with pytest.raises(NotFound, match="ever had the version 'gold'"):
+        await service.get_rate_card(grid.pool, now, "gold")
+
+
+@pytest.mark.parametrize("content", ["no card at all", SHIPPED.replace("fee = 0.20", "fee = 0.10")])
+async def test_an_earlier_rate_card_that_reads_otherwise_by_now_is_not_told_with_other_figures(grid, content):
+    await service.keep_rate_card(grid.pool, replace(CARD, version="0123456789abcdef"), content)
+    with pytest.raises(Conflict, match="earlier form"):
+        await service.get_rate_card(grid.pool, CARD, "0123456789abcdef")
 
 
 async def test_a_great_queue_is_counted_up_to_a_limit(grid, owner):

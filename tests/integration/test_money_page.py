@@ -6,6 +6,7 @@ No figure of it hangs on a clock: leases are dated back, and what nodes claim de
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -36,8 +37,7 @@ async def test_the_page_shows_what_a_run_comes_to_today(spine):
 
 async def test_control_another_fee_would_be_noticed(spine, monkeypatch):
     prices = spine.leases.prices
-    cheaper = type(prices.terms)(prices.terms.rate_card_version, 100_000, prices.terms.holdback_seconds)
-    monkeypatch.setattr(prices, "terms", cheaper)
+    monkeypatch.setattr(prices, "terms", replace(prices.terms, fee_ppm=100_000))
     assert not is_up_to_date(await run_example(spine))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
@@ -137,7 +137,7 @@ async def test_every_call_is_signed_and_an_order_carries_its_key():
 
     async def listen(request: Request) -> Response:
         body = await request.body() or request.url.path.encode()
-        now, header = datetime.now(timezone.utc), request.headers[SIGNATURE_HEADER]
+        now, header = datetime.now(UTC), request.headers[SIGNATURE_HEADER]
         verify(header, body, secrets=(SECRET,), now=now)
         with pytest.raises(SignatureRefused):
             verify(header, body + b" ", secrets=(SECRET,), now=now)

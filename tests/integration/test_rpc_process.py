@@ -32,6 +32,7 @@ from computepool.wire.nodes import HubKey
 from computepool.wire.pb.computepool.v1 import jobs_pb2 as pb
 from tests.support.edge_hosts import RUN, make_head, until
 from tests.support.hub_process import SHORT_LEASE_SECONDS, HubProcess, free_port
+from tests.support.living import is_alive
 from tests.support.people import Person, sign_up
 from tests.support.protocol_node import ProtocolNode
 from tests.support.rpc_client import RpcNode, wait_for_rpc
@@ -105,13 +106,6 @@ def get_slice(hub: HubProcess, person: Person, job_id: str) -> dict[str, Any]:
 
 def find_rpc_pids(hub: HubProcess) -> list[int]:
     return [int(pid) for pid in re.findall(r"rpc_process_started pid=(\d+)", hub.log_path.read_text())]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 async def check_health(address: str, service: str = "") -> Any:
@@ -352,7 +346,7 @@ async def test_a_hub_that_does_not_answer_is_told_as_unavailable(own_hub):
 def make_certificate(folder: Path) -> tuple[Path, Path]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "grid.example.org")])
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
     certificate = (
         x509.CertificateBuilder()

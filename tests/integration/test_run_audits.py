@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+from computepool import clock
+from computepool.core.ids import NodeId
 from computepool.core.networks.audit import AuditOutcome, PeerDigests, Replayed, SpanDigest
 from computepool.core.networks.placement import SeatId
 from computepool.core.networks.run import RunState, SessionClosed, seat_id
+from computepool.core.trust.standing import NodeTrust, Standing
 from computepool.hub.services import runs as run_service
+from computepool.hub.services import standings
 from computepool.hub.services.owners import Heard, PrepareOrder
 from computepool.hub.services.run_audits import ReplayOrder, RunAudits, ShowOrder
 from computepool.hub.store import run_audits as audit_store
 from computepool.hub.store import runs as run_store
+from computepool.hub.store import validation as validation_store
+from computepool.wire.attempts import Usage
 from tests.support.networks import make_mlp
 from tests.support.run_lab import OwnerAtWork, RunLab, open_run_lab
 
@@ -192,22 +199,94 @@ async def test_pay_that_was_settled_before_it_came_out_is_taken_back(lab):
 
 async def test_two_wrong_make_a_node_bugged_and_it_gets_no_seat(lab):
     run = await set_going(lab)
-    node_id = run.at.run(run.run_id).seats[MIDDLE].node_id
+    node_id = await put_wrong(lab, run, 1)
     async with lab.spine.pool.acquire() as conn:
-        row = audit_store.AuditRow(
-            UUID(int=1), run.run_id, 1, MIDDLE, run.attempt(MIDDLE), node_id, 0, 10, AuditOutcome.WRONG, (), ""
-        )
-        await audit_store.insert_audit(conn, row)
         assert (await audit_store.list_standings(conn, [node_id]))[node_id][1] == 0
     await run.advance(10)
     await run.serve(wrong=MIDDLE)
-    [bugged] = await lab.spine.fetch("SELECT node_id FROM bugged_nodes")
-    assert bugged["node_id"] == node_id
+    async with lab.spine.pool.acquire() as conn:
+        trust = (await validation_store.list_trust(conn, [node_id]))[node_id]
+    assert (trust.standing, trust.bugged_count) == (Standing.BUGGED, 1)
+    assert trust.since is not None
+    # A newcomer had no tenure to lose, and begins none.
+    assert trust.serving_since is None
     by = await lab.spine.sign_up(credits=100_000)
     view = await lab.start(by, seats=1, node_ids=(node_id,))
     await run.at.look(seconds=2)
     waiting = run.at.run(view.row.id)
     assert all(seat.is_vacant for seat in waiting.seats.values())
+
+
+async def put_wrong(lab: RunLab, run: Audited, count: int) -> NodeId:
+    """So many spans of the one in the middle that others have got otherwise."""
+    node_id = run.at.run(run.run_id).seats[MIDDLE].node_id
+    assert node_id is not None
+    async with lab.spine.pool.acquire() as conn:
+        for number in range(1, count + 1):
+            row = audit_store.AuditRow(
+                UUID(int=number),
+                run.run_id,
+                1,
+                MIDDLE,
+                run.attempt(MIDDLE),
+                node_id,
+                0,
+                10,
+                AuditOutcome.WRONG,
+                (),
+                "",
+            )
+            await audit_store.insert_audit(conn, row)
+    return node_id
+
+
+async def test_what_a_node_found_wrong_by_a_network_has_earned_by_jobs_is_lost_by_whichever_hub_is_there(lab):
+    earned = {}
+    for _ in range(4):
+        node = await lab.enrol_pnode()
+        await lab.spine.submit()
+        earned[node.id] = await lab.spine.grant_one(node)
+        await lab.spine.succeed(node, earned[node.id], usage=Usage(run_seconds=60.0))
+    run = await set_going(lab, pnodes=0)
+    node_id = await put_wrong(lab, run, 1)
+    await run.advance(10)
+    await run.serve(wrong=MIDDLE)
+
+    async def list_pay() -> dict[NodeId, str]:
+        states = "SELECT node_id, earning_state::text AS state FROM attempts WHERE id = ANY($1)"
+        rows = await lab.spine.fetch(states, [grant.id for grant in earned.values()])
+        return {row["node_id"]: row["state"] for row in rows}
+
+    # Whoever owned the run may be gone: what is to be done stands in the record.
+    assert set((await list_pay()).values()) == {"pending"}
+    await standings.follow_due(lab.spine.pool, limit=10)
+    assert await list_pay() == {id: "reversed" if id == node_id else "pending" for id in earned}
+    assert await lab.spine.fetch_value("SELECT count(*) FROM trust_effects") == 0
+
+
+async def test_what_a_node_has_answered_for_does_not_count_again(lab):
+    run = await set_going(lab)
+    node_id = await put_wrong(lab, run, 2)
+    await lab.spine.fetch("UPDATE run_audits SET decided_at = decided_at - interval '9 days'")
+    back = NodeTrust(since=clock.now() - timedelta(days=1), bugged_count=1)
+    async with lab.spine.pool.acquire() as conn:
+        await validation_store.put_trust(conn, node_id, back)
+    await run.advance(10)
+    await run.serve(wrong=MIDDLE)
+    async with lab.spine.pool.acquire() as conn:
+        assert (await validation_store.list_trust(conn, [node_id]))[node_id] == back
+
+
+@pytest.mark.parametrize("standing", Standing)
+async def test_a_node_that_is_out_for_wrong_results_of_jobs_gets_no_seat_either(lab, standing):
+    node = await lab.enrol_pnode()
+    async with lab.spine.pool.acquire() as conn:
+        await validation_store.put_trust(conn, node.id, NodeTrust(standing=standing, wrong_at=(1,)))
+    view = await lab.start(await lab.spine.sign_up(credits=100_000), seats=1)
+    at = lab.open_owner()
+    await at.look()
+    [seat] = at.run(view.row.id).seats.values()
+    assert seat.is_vacant == (standing not in (Standing.CLEAR, Standing.SUSPECT))
 
 
 async def test_checkpoints_that_a_replay_may_begin_at_are_kept_and_then_freed(lab):

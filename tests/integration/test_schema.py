@@ -27,6 +27,7 @@ from computepool.core.placement.weights import Preference
 from computepool.hub.store.receipts import ReceiptState
 from tests.support import (
     audit_rows,
+    ban_rows,
     challenge_rows,
     checkpoint_rows,
     dispute_rows,
@@ -36,6 +37,7 @@ from tests.support import (
     network_rows,
     offer_rows,
     payment_rows,
+    validation_rows,
 )
 from tests.support.orphans import count_orphans
 from tests.support.postgres import TestServer
@@ -58,6 +60,7 @@ ENUMS = {
     **offer_rows.ENUMS,
     **challenge_rows.ENUMS,
     **network_rows.ENUMS,
+    **validation_rows.ENUMS,
 }
 
 ACCOUNT, JOB, OTHER_JOB = UUID(int=1), UUID(int=2), UUID(int=3)
@@ -215,6 +218,8 @@ async def test_the_live_indexes_hold_exactly_the_states_that_core_calls_live(con
 JOB_ROW = f"UPDATE jobs SET {{}} WHERE id = '{JOB}'"
 SLICE_ROW = f"UPDATE slices SET {{}} WHERE job_id = '{JOB}' AND slice_index = 0"
 ATTEMPT_ROW = f"UPDATE attempts SET {{}} WHERE id = '{FIRST}'"
+# Nonce and tag alone are 28 bytes.
+SECRETS_ROW = f"INSERT INTO job_secrets (job_id, sealed) VALUES ('{JOB}', {{}})"
 
 IMPOSSIBLE = [
     ("hub_facts_only_row_check", "UPDATE hub_facts SET only_row = false"),
@@ -248,6 +253,7 @@ IMPOSSIBLE = [
     ("attempts_cause_check", ATTEMPT_ROW.format("state = 'failed', finished_at = now()")),
     ("attempts_cause_check", ATTEMPT_ROW.format("cause = 'exit_code'")),
     ("attempts_cause_check", ATTEMPT_ROW.format("state = 'succeeded', finished_at = now(), cause = 'exit_code'")),
+    ("job_secrets_sealed_check", SECRETS_ROW.format("decode(repeat('00', 28), 'hex')")),
     *ledger_rows.IMPOSSIBLE,
     *payment_rows.IMPOSSIBLE,
     *audit_rows.IMPOSSIBLE,
@@ -255,11 +261,14 @@ IMPOSSIBLE = [
     *dispute_rows.IMPOSSIBLE,
     *offer_rows.IMPOSSIBLE,
     *challenge_rows.IMPOSSIBLE,
+    *validation_rows.IMPOSSIBLE,
+    *ban_rows.IMPOSSIBLE,
     *network_rows.IMPOSSIBLE,
     *live_rows.IMPOSSIBLE,
     *checkpoint_rows.IMPOSSIBLE,
 ]
 POSSIBLE = [
+    SECRETS_ROW.format("decode(repeat('00', 29), 'hex')"),
     *ledger_rows.POSSIBLE,
     *payment_rows.POSSIBLE,
     *audit_rows.POSSIBLE,
@@ -267,6 +276,8 @@ POSSIBLE = [
     *dispute_rows.POSSIBLE,
     *offer_rows.POSSIBLE,
     *challenge_rows.POSSIBLE,
+    *validation_rows.POSSIBLE,
+    *ban_rows.POSSIBLE,
     *network_rows.POSSIBLE,
     *live_rows.POSSIBLE,
     *checkpoint_rows.POSSIBLE,

@@ -14,6 +14,7 @@ from computepool.core.errors import StaleLease
 from computepool.core.ids import AccountId, AttemptId, NodeId
 from computepool.core.jobs.cause import Cause
 from computepool.core.ledger.accounts import owner_pending, submitter_available, submitter_held
+from computepool.core.ledger.charging import LeaseTerms
 from computepool.core.ledger.explain import PayMark, UnpaidReason, explain_pay
 from computepool.core.ledger.period import Period
 from computepool.core.ledger.refusal import InsufficientCredits
@@ -85,7 +86,7 @@ def is_near(credits: float, expected: float) -> bool:
 
 def to_grant(lab: RunLab, at: OwnerAtWork, run_id, seat) -> Grant:
     found = at.run(run_id).seats[seat]
-    return Grant(found.attempt_id, None, None, 0, 1, found.node_id, "cpu:0", 0.0, 0)  # type: ignore[arg-type]
+    return Grant(found.attempt_id, None, None, 0, 1, found.node_id, "cpu:0", 0.0, 0, LeaseTerms(0, 0))  # type: ignore[arg-type]
 
 
 # Held
@@ -163,6 +164,19 @@ async def test_the_lease_is_delivered_as_one_whose_delivery_was_lost_and_its_ord
 
 
 # Paid
+
+
+async def test_a_host_of_long_service_has_its_terms_for_a_seat_too(lab):
+    by = await lab.spine.sign_up(credits=10_000)
+    veteran, newcomer = await lab.enrol_pnode(), await lab.enrol_pnode()
+    await lab.spine.fetch(
+        "INSERT INTO node_trust (node_id, serving_since) VALUES ($1, clock_timestamp() - interval '180 days')",
+        veteran.id,
+    )
+    await lab.start(by, seats=2)
+    await lab.open_owner().look()
+    rows = await lab.spine.fetch("SELECT node_id, fee_ppm FROM attempts")
+    assert {row["node_id"]: row["fee_ppm"] for row in rows} == {veteran.id: 150_000, newcomer.id: 200_000}
 
 
 async def test_hosts_are_paid_to_the_end_of_the_run_and_the_rest_goes_back(lab):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -17,7 +16,7 @@ from computepool.core.ids import AttemptId
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.state import JobState
 from computepool.hub.services import attempts as attempt_service
-from computepool.hub.services import job_checkpoints
+from computepool.hub.services import job_checkpoints, reports
 from computepool.hub.services import jobs as job_service
 from computepool.hub.services.attempts import Beat
 from computepool.hub.store import attempts as attempt_store
@@ -296,7 +295,7 @@ async def test_the_slot_of_an_attempt_that_ends_is_filled_anew_in_the_same_trans
     await spine.submit(by=caller, slice_count=2)
     node = await spine.enrol()
     first = await spine.grant_one(node)
-    [report] = attempt_service.check_completions(
+    [report] = reports.check_completions(
         spine.keyring, node.caller, [done := spine.completion(node, first)], done.receipt
     )
     granted: list[Grant] = []
@@ -318,7 +317,7 @@ async def test_a_claim_that_fails_takes_the_completion_with_it_and_both_can_be_r
     await spine.submit(slice_count=2)
     node = await spine.enrol()
     grant = await spine.grant_one(node)
-    [report] = attempt_service.check_completions(
+    [report] = reports.check_completions(
         spine.keyring, node.caller, [done := spine.completion(node, grant)], done.receipt
     )
 
@@ -519,13 +518,13 @@ async def test_beats_hold_nothing_while_they_wait_so_that_a_lease_for_a_busy_slo
     await spine.submit(slice_count=3)
     node = await spine.enrol(cpu_slots=2)
     first, second = sorted(await spine.grant(node), key=lambda grant: grant.id)
-    planned = replace(first, id=AttemptId(entropy.new_id()), slice_index=2)
+    planned = first._replace(id=AttemptId(entropy.new_id()), slice_index=2)
     async with spine.pool.acquire() as conn, conn.transaction():
         await conn.execute("SELECT 1 FROM attempts WHERE id = $1 FOR UPDATE", second.id)
         beat = Beat(node.id, frozenset({first.id, second.id}))
         beating = asyncio.create_task(attempt_service.record_beats(spine.pool, [beat], lease_seconds=1_000))
         await wait_until_blocked(conn, 1)
-        assert not await attempt_store.insert_leases(conn, [planned], spine.leases.prices.terms, lease_seconds=10)
+        assert not await attempt_store.insert_leases(conn, [planned], rate_card_version="1", lease_seconds=10)
     await beating
     for grant in (first, second):
         row = await spine.attempt(grant)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from uuid import UUID
 
@@ -13,20 +12,14 @@ from computepool.core.errors import Conflict, InvalidRequest, NotFound
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.trust import challenge as rules
 from computepool.core.trust.challenge import ISSUED_MAX, ROUNDS, ProofState
-from computepool.core.trust.memory import split_seed, word_at
-from computepool.hub.config import HubSettings
 from computepool.hub.services import challenges as service
 from computepool.hub.services import nodes as node_service
-from computepool.hub.services.challenges import Examiner, Opening
 from computepool.hub.services.keyring import to_base64
-from computepool.hub.store.challenges import Challenge
 from computepool.wire.nodes import EnrolNode, Gpu, Hardware
-from tests.support.challenged_node import Answering
+from tests.support.challenged_node import SETTINGS, SLOT, Answering, ask, commit, play, show, slots_of
 from tests.support.spine import EnrolledNode, Spine, open_spine
 
-SETTINGS = HubSettings(demo=True, hardware_proof=True, challenge_seconds=1e-6)
 CARD = Gpu(name="NVIDIA GeForce RTX 4090", vram_bytes=24 << 30)
-SLOT = "cpu:0"
 
 
 @pytest.fixture(autouse=True)
@@ -39,36 +32,6 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
 async def spine(dsn: str) -> AsyncIterator[Spine]:
     async with open_spine(dsn, hardware_proof=True) as spine:
         yield spine
-
-
-async def ask(spine: Spine, node: EnrolledNode, slot: str = SLOT) -> Challenge:
-    _, challenge = await service.issue_challenge(spine.pool, SETTINGS, node.id, slot)
-    assert challenge is not None
-    return challenge
-
-
-async def commit(spine: Spine, node: EnrolledNode, challenge: Challenge, root: bytes) -> list[int]:
-    return (await service.commit_challenge(spine.pool, node.id, challenge.id, root)).segments
-
-
-async def show(spine: Spine, node: EnrolledNode, challenge: Challenge, opened, *, lost: int = 0) -> Opening:
-    """`lost`: so many words of the filled memory are not what they were."""
-    places = await spine.fetch_value("SELECT words FROM challenges WHERE id = $1", challenge.id) or []
-    words = [word_at(*split_seed(challenge.work.seed), place) for place in places]
-    words[:lost] = [0] * lost
-    return await service.open_challenge(spine.pool, SETTINGS, Examiner(), node.id, challenge.id, opened, words)
-
-
-async def play(spine: Spine, node: EnrolledNode, slot: str = SLOT, *, forge: bool = False, lost: int = 0) -> Opening:
-    challenge = await ask(spine, node, slot)
-    answering = await asyncio.to_thread(Answering, challenge.work, forge=forge)
-    segments = await commit(spine, node, challenge, answering.root)
-    return await show(spine, node, challenge, answering.open(segments), lost=lost)
-
-
-async def slots_of(spine: Spine, node: EnrolledNode) -> dict[str, tuple[str, float | None]]:
-    rows = await spine.fetch("SELECT name, tier, speed_tflops FROM slots WHERE node_id = $1", node.id)
-    return {row["name"]: (row["tier"], row["speed_tflops"]) for row in rows}
 
 
 async def test_a_processor_that_computes_is_proven_and_counts_by_what_it_showed(spine):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -124,7 +124,7 @@ async def test_a_job_larger_than_one_step_is_cancelled_whole(spine, monkeypatch)
 
 
 async def test_only_jobs_whose_time_is_over_expire(spine):
-    soon, caller = datetime.now(timezone.utc) + timedelta(hours=1), await spine.sign_up()
+    soon, caller = datetime.now(UTC) + timedelta(hours=1), await spine.sign_up()
     expiring, later, never = [
         await spine.submit(by=caller, expires_at=soon),
         await spine.submit(by=caller, expires_at=soon),

@@ -342,7 +342,7 @@ async def test_a_job_token_is_not_made_for_another_node(spine):
 async def test_a_lease_of_a_job_that_is_not_there_is_left_out_of_the_answer(spine):
     await spine.submit()
     grant = await spine.grant_one(await spine.enrol())
-    stray = replace(grant, id=AttemptId(UUID(int=1)), job_id=JobId(UUID(int=2)))
+    stray = grant._replace(id=AttemptId(UUID(int=1)), job_id=JobId(UUID(int=2)))
     assert [a.attempt_id for a in (await spine.leases.answer([stray, grant])).assignments] == [grant.id]
 
 

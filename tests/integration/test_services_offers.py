@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -32,7 +32,7 @@ from tests.support.stored_grid import StoredGrid, open_grid
 CREDIT = 1_000_000
 _ZERO = UUID(int=0)
 # Monday.
-NOON = datetime(2030, 1, 7, 12, 0, tzinfo=timezone.utc)
+NOON = datetime(2030, 1, 7, 12, 0, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def hours_at(moment: datetime) -> dict[str, str]:
 
 
 def far_from_now() -> datetime:
-    return datetime.now(timezone.utc) + timedelta(days=3)
+    return datetime.now(UTC) + timedelta(days=3)
 
 
 # What is set
@@ -200,7 +200,7 @@ async def test_schedules_that_are_closed_are_listed_once_each_with_their_opening
     # In Tokyo it is 21:00; the week there begins anew on Sunday night in Greenwich.
     assert found == {
         ("UTC", NOON + timedelta(hours=1)),
-        ("Asia/Tokyo", datetime(2030, 1, 14, 0, 0, tzinfo=timezone.utc)),
+        ("Asia/Tokyo", datetime(2030, 1, 14, 0, 0, tzinfo=UTC)),
     }
 
 

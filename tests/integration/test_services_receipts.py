@@ -14,13 +14,17 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from computepool.core.errors import StaleLease
+from computepool.core.errors import NotFound, StaleLease
 from computepool.core.jobs.cause import Cause
 from computepool.hub.services.attempts import reap_leases
-from computepool.hub.services.receipts import CLOCK_LEEWAY_SECONDS, RECEIPT_TYPE, verify_receipts
+from computepool.hub.services.callers import AccountCaller
+from computepool.hub.services.receipts import list_signed, verify_receipts
 from computepool.hub.store.attempts import Grant
+from computepool.hub.store.jobs import Job
+from computepool.receipts import CLOCK_LEEWAY_SECONDS, RECEIPT_TYPE, read_results
 from computepool.wire.attempts import CompleteAnswer
 from tests.support.spine import EnrolledNode, Spine, open_spine
+from tests.support.validation_lab import WRONG, open_validation_lab
 
 ACCEPTED = CompleteAnswer(accepted=True)
 FAILED = {"exit_code": 1, "cause": Cause.EXIT_CODE}
@@ -298,6 +302,65 @@ async def test_a_receipt_made_to_break_the_verifier_is_refused_and_holds_up_no_o
     assert await list_states(spine) == ["refused", "verified"]
     [event] = await list_refusals(spine)
     assert len(event["body"]["why"]) < 300
+
+
+# Who sees them
+
+
+async def list_seen(spine: Spine, caller: AccountCaller, job: Job, **page: int) -> list[tuple[int, UUID | None]]:
+    _, signed = await list_signed(spine.pool, caller, job.id, **{"after": -1, "limit": 10, **page})
+    return [(each.slice_index, each.receipt_id) for each in signed]
+
+
+async def test_one_receipt_for_two_submitters_is_shown_to_each_with_their_own_results(spine):
+    alice, bob, owner = await spine.sign_up(), await spine.sign_up(), await spine.sign_up()
+    jobs = [await spine.submit(by=by, slice_count=2) for by in (alice, bob)]
+    node = await spine.enrol(owner=owner, cpu_slots=4)
+    await spine.finish_call(node, [spine.completion(node, grant) for grant in await spine.grant(node)])
+    [receipt_id] = [row["id"] for row in await spine.fetch("SELECT id FROM receipts")]
+    for job, by, other in ((jobs[0], alice, bob), (jobs[1], bob, alice)):
+        assert await list_seen(spine, by, job) == [(0, receipt_id), (1, receipt_id)]
+        assert await list_seen(spine, owner, job) == [(0, receipt_id), (1, receipt_id)]
+        assert await list_seen(spine, by, job, limit=1) == [(0, receipt_id)]
+        assert await list_seen(spine, by, job, after=0) == [(1, receipt_id)]
+        for after in (-1, 5):
+            with pytest.raises(NotFound):
+                await list_seen(spine, other, job, after=after)
+
+
+async def test_an_owner_sees_what_their_own_nodes_have_signed(spine):
+    submitter, one, two, idle = [await spine.sign_up() for _ in range(4)]
+    job = await spine.submit(by=submitter, slice_count=2)
+    for owner in (one, two):
+        node = await spine.enrol(owner=owner)
+        await spine.succeed(node, await spine.grant_one(node))
+    await spine.enrol(owner=idle)
+    assert [index for index, _ in await list_seen(spine, submitter, job)] == [0, 1]
+    assert [index for index, _ in await list_seen(spine, one, job)] == [0]
+    assert [index for index, _ in await list_seen(spine, two, job)] == [1]
+    assert await list_seen(spine, one, job, after=0) == []
+    with pytest.raises(NotFound):
+        await list_seen(spine, idle, job)
+
+
+async def test_a_result_that_was_put_right_is_shown_with_the_receipt_of_who_got_it_right(dsn, tmp_path):
+    async with open_validation_lab(dsn, tmp_path, holdback_seconds=0) as lab:
+        spine, submitter = lab.spine, await lab.spine.sign_up()
+        forger = await lab.enrol()
+        for _ in range(3):
+            await lab.enrol(vouched=True)
+        job, grant = await lab.run(forger, WRONG, by=submitter)
+        assert await list_seen(spine, submitter, job) == [], "kept back until somebody else has got the same"
+        await lab.settle()
+        _, signed = await list_signed(spine.pool, submitter, job.id, after=-1, limit=10)
+        assert [(each.attempt_id == grant.id, each.accepted) for each in signed] == [(True, False), (False, True)]
+        for each in signed:
+            assert each.token is not None
+            assert each.result_sha256 is not None
+            vouched = read_results(
+                each.token, node_id=each.node_id, public_key=each.public_key, hub_id=spine.keyring.hub_id
+            )
+            assert vouched[str(each.signed_id)] == each.result_sha256.hex()
 
 
 # Many hubs, many receipts

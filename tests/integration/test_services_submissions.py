@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -142,7 +142,7 @@ async def test_a_script_alone_is_something_to_run(spine):
 
 async def test_what_a_submit_answers_is_what_stands_in_the_database(spine):
     caller = await spine.sign_up()
-    soon = datetime.now(timezone.utc) + timedelta(hours=1)
+    soon = datetime.now(UTC) + timedelta(hours=1)
     answer = await spine.submit(
         by=caller,
         slice_count=3,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from uuid import UUID
 
 import asyncpg
@@ -33,7 +33,7 @@ KINDS = {
     "double precision": (to_array, st.none() | st.floats(allow_nan=False, allow_infinity=False)),
     "timestamptz": (
         to_array,
-        st.none() | st.integers(0, 2**37).map(lambda seconds: datetime.fromtimestamp(seconds, timezone.utc)),
+        st.none() | st.integers(0, 2**37).map(lambda seconds: datetime.fromtimestamp(seconds, UTC)),
     ),
     "failure_cause": (to_array, st.none() | st.sampled_from(list(Cause))),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import re
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from computepool.hub.store import upgrade as upgrade_module
 from computepool.hub.store.connect import connect
 from computepool.hub.store.migrate import MIGRATIONS_DIR, migrate, newest_revision
 from computepool.hub.store.upgrade import ADVISORY_LOCK
-from tests.support.earnings import give_credits, insert_pay, list_faults
+from tests.support.earnings import give_credits, insert_node, insert_pay, list_faults
 from tests.support.pgbouncer import PLAIN_ROLE, PgBouncer
 from tests.support.postgres import TestServer, connected, wait_for
 from tests.support.rows import insert_account
@@ -269,3 +270,45 @@ async def test_pay_that_was_frozen_before_there_were_disputes_gets_one_each(empt
             (frozen[1], "books", "open", submitter, owner),
         }
         assert await list_faults(conn) == []
+
+
+async def test_nodes_that_networks_found_wrong_stand_so_for_everything_and_what_was_left_to_do_is_kept(
+    empty_dsn, monkeypatch
+):
+    await migrate_up_to_before(empty_dsn, "0030", monkeypatch)
+    async with connected(empty_dsn) as conn:
+        owner = await insert_account(conn)
+        new, old, barred, suspect = [await insert_node(conn, owner) for _ in range(4)]
+        run_id = await conn.fetchval(
+            "WITH net AS (INSERT INTO networks (id, account_id, name, spec, digest, vnode_count, parameter_count)"
+            " VALUES (gen_random_uuid(), $1, 'net', '{}', sha256('x'), 1, 0) RETURNING id)"
+            " INSERT INTO runs (id, network_id, account_id, job_id, steps, options, data, state, expires_at,"
+            " finished_at) SELECT gen_random_uuid(), id, $1, gen_random_uuid(), 1, '{}', '[]', 'stopped', now(),"
+            " now() FROM net RETURNING id",
+            owner,
+        )
+        for node_id, days in ((new, 1), (old, 30), (barred, 2), (suspect, 3)):
+            at = "INSERT INTO bugged_nodes VALUES ($1, now() - $2 * interval '1 day', $3)"
+            await conn.execute(at, node_id, days, run_id)
+        known = "INSERT INTO node_trust (node_id, standing, since, bugged_count, validated_count, wrong_at) VALUES "
+        await conn.execute(known + "($1, 'barred', now(), 3, 7, '{6,7}')", barred)
+        await conn.execute(known + "($1, 'suspect', now() - interval '9 days', 0, 7, '{7}')", suspect)
+        await conn.execute(
+            "INSERT INTO checks (attempt_id, job_id, slice_index, node_id, mode, withheld, state, outcome, effects)"
+            " VALUES (gen_random_uuid(), gen_random_uuid(), 0, $1, 'audit', false, 'ruled', 'found_wrong', $2)",
+            suspect,
+            json.dumps([[str(suspect), "retro_audit"], [str(suspect), "forfeit_pay"]]),
+        )
+        await migrate(empty_dsn)
+        rows = await conn.fetch(
+            "SELECT node_id, standing::text, bugged_count, extract(day FROM now() - since)::integer FROM node_trust"
+        )
+        assert {tuple(row) for row in rows} == {
+            (new, "bugged", 1, 1),
+            (old, "clear", 1, 23),
+            (barred, "barred", 3, 0),
+            (suspect, "bugged", 1, 3),
+        }
+        assert await conn.fetchval("SELECT count(serving_since) FROM node_trust") == 0, "none has passed probation"
+        left = await conn.fetch("SELECT node_id, effect::text FROM trust_effects ORDER BY id")
+        assert [tuple(row) for row in left] == [(suspect, "retro_audit"), (suspect, "forfeit_pay")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -431,7 +431,7 @@ def test_earnings_rise_with_the_tier_on_any_card(multipliers, base):
 )
 def test_a_schedule_opens_when_it_says(hours, zone, minutes):
     schedule = Schedule(hours, ZoneInfo(zone))
-    now = datetime(2030, 1, 1, tzinfo=timezone.utc) + timedelta(minutes=minutes)
+    now = datetime(2030, 1, 1, tzinfo=UTC) + timedelta(minutes=minutes)
     opens = schedule.next_open_at(now)
     assert opens is not None
     assert opens >= now

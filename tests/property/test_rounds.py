@@ -151,7 +151,7 @@ def key_of(candidate: Candidate) -> tuple[NodeId, SlotName]:
 def make_scene(
     heads: list[Head], shapes: list[Shape], candidates: list[Candidate], empty: list, wishes: list[Preference]
 ) -> Scene:
-    heads = [replace(head, job_id=JobId(UUID(int=index)), slice_index=index) for index, head in enumerate(heads)]
+    heads = [head._replace(job_id=JobId(UUID(int=index)), slice_index=index) for index, head in enumerate(heads)]
     waiting = {head.run for head in heads}
     queue = HeadQueue(
         heads,
@@ -179,7 +179,7 @@ SCENES = st.builds(
 # Where nobody keeps away from a node, the order of the queue holds without exception.
 CALM_SCENES = SCENES.map(
     lambda scene: replace(
-        scene, queue=replace(scene.queue, heads=[replace(head, avoid_node_id=None) for head in scene.queue.heads])
+        scene, queue=replace(scene.queue, heads=[head._replace(avoid_node_id=None) for head in scene.queue.heads])
     )
 )
 
@@ -341,9 +341,9 @@ def test_heads_that_keep_away_from_the_free_nodes_do_not_hold_up_those_behind_th
     for pair in pairs[:1]:
         node_id = pair.candidate.slot.node_id
         only = [each for each in scene.candidates if each.slot.node_id == node_id]
-        behind = replace(pair.head, avoid_node_id=None)
+        behind = pair.head._replace(avoid_node_id=None)
         in_front = [
-            replace(behind, slice_index=100 + number, priority=10, avoid_node_id=node_id, queued_at=NOW)
+            behind._replace(slice_index=100 + number, priority=10, avoid_node_id=node_id, queued_at=NOW)
             for number in range(keeping_away)
         ]
         queue = replace(scene.queue, heads=[*in_front, behind], empty_runs=frozenset())
@@ -368,8 +368,8 @@ def place_that_checks_nothing(queue: HeadQueue, candidates: list[Candidate]) -> 
 
 def place_that_forgets_to_avoid(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
     by_key = {(head.job_id, head.slice_index): head for head in queue.heads}
-    blind = replace(queue, heads=[replace(head, avoid_node_id=None) for head in queue.heads])
-    return [replace(pair, head=by_key[pair.head.job_id, pair.head.slice_index]) for pair in place(blind, candidates)]
+    blind = replace(queue, heads=[head._replace(avoid_node_id=None) for head in queue.heads])
+    return [pair._replace(head=by_key[pair.head.job_id, pair.head.slice_index]) for pair in place(blind, candidates)]
 
 
 def place_that_forgets_the_price(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
@@ -421,19 +421,19 @@ def place_that_serves_the_modest_first(queue: HeadQueue, candidates: list[Candid
 def place_that_knows_no_classes(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
     by_key = {(head.job_id, head.slice_index): head for head in queue.heads}
     levelled = [
-        replace(head, run=head.run._replace(priority_class=PriorityClass.NORMAL), priority=-1)
+        head._replace(run=head.run._replace(priority_class=PriorityClass.NORMAL), priority=-1)
         for head in sorted(queue.heads, key=lambda head: head.run.priority_class.rank)
     ]
     return [
-        replace(pair, head=by_key[pair.head.job_id, pair.head.slice_index])
+        pair._replace(head=by_key[pair.head.job_id, pair.head.slice_index])
         for pair in place(replace(queue, heads=levelled, empty_runs=frozenset()), candidates)
     ]
 
 
 def place_that_turns_priorities_round(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
     by_key = {(head.job_id, head.slice_index): head for head in queue.heads}
-    turned = replace(queue, heads=[replace(head, priority=-head.priority) for head in queue.heads])
-    return [replace(pair, head=by_key[pair.head.job_id, pair.head.slice_index]) for pair in place(turned, candidates)]
+    turned = replace(queue, heads=[head._replace(priority=-head.priority) for head in queue.heads])
+    return [pair._replace(head=by_key[pair.head.job_id, pair.head.slice_index]) for pair in place(turned, candidates)]
 
 
 @pytest.mark.parametrize(

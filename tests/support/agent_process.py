@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.people import Person
@@ -21,6 +22,7 @@ class AgentProcess:
         root: Path,
         name: str = "agent",
         program: tuple[str, ...] = ("-m", "computepool.node"),
+        env: Mapping[str, str] | None = None,
         **settings: object,
     ) -> None:
         self.name = name
@@ -37,6 +39,7 @@ class AgentProcess:
             # The sandbox suite tries all of them; a story needs one, and starts the sooner.
             "COMPUTEPOOL_NODE_SANDBOXES": "bubblewrap",
             **{f"COMPUTEPOOL_NODE_{k.upper()}": str(v) for k, v in settings.items()},
+            **(env or {}),
         }
         self.process: subprocess.Popen[bytes] | None = None
 

@@ -39,8 +39,19 @@ async def bug_node(dsn: str, node_id: str, owner_id: str, *, wrong: int) -> str:
                 10 * number + 10,
             )
         await conn.execute(
-            "INSERT INTO bugged_nodes (node_id, run_id) VALUES ($1::text::uuid, $2::text::uuid)", node_id, run_id
+            "INSERT INTO node_trust (node_id, standing, since, bugged_count, serving_since) "
+            "VALUES ($1::text::uuid, 'bugged', now(), 1, now())",
+            node_id,
         )
     finally:
         await conn.close()
     return run_id
+
+
+async def forgive_node(dsn: str, node_id: str) -> None:
+    """As if nothing had been found."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        await conn.execute("DELETE FROM node_trust WHERE node_id = $1::text::uuid", node_id)
+    finally:
+        await conn.close()

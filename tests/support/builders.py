@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +19,7 @@ from computepool.core.placement.scorers import Candidate, default_tflops
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot, SlotKind
 
-NOW = datetime(2030, 1, 1, 12, 0, tzinfo=timezone.utc)
+NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 SHA256 = "ab" * 32
 GB = 1_000_000_000
 

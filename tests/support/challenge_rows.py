@@ -1,4 +1,4 @@
-"""What the schema of challenges and proofs refuses: each statement breaks one rule and no other."""
+"""What the schema of challenges, proofs and sittings refuses: each statement breaks one rule and no other."""
 
 from __future__ import annotations
 
@@ -46,6 +46,11 @@ def insert_proof(**overrides: object) -> str:
     return f"INSERT INTO proofs ({', '.join(values)}) VALUES ({', '.join(map(str, values.values()))})"
 
 
+def insert_sitting(**overrides: object) -> str:
+    values: dict[str, object] = {"node_id": f"'{NODE}'", "slot": "'gpu:0'", "due_at": "now()", **overrides}
+    return f"INSERT INTO sittings ({', '.join(values)}) VALUES ({', '.join(map(str, values.values()))})"
+
+
 # Nothing is wrong with these: what is refused below is refused for what was changed.
 POSSIBLE = [
     insert_challenge(size=SIZE_MAX, products=PRODUCTS_MAX),
@@ -57,6 +62,11 @@ POSSIBLE = [
         if state.value in ("proven", "slower", "unsure")
     ),
     insert_proof(state="'forged'", shown_tflops="NULL"),
+    # It did not answer when it was asked again.
+    insert_proof(state="'unproven'", shown_tflops="NULL"),
+    insert_sitting(),
+    insert_sitting(asked_at="now()"),
+    insert_sitting(asked_at="now()", told_at="now()", missed_count=2, unsure_count=1),
 ]
 
 # The rows of tests/integration/test_schema.py's table, for challenges.
@@ -75,10 +85,13 @@ IMPOSSIBLE = [
     ("challenges_commitment_check", insert_challenge(**{**COMMITTED, "committed_at": "now() + interval '1 hour'"})),
     ("challenges_opening_check", insert_challenge(opened_at="now()", is_right="true")),
     ("challenges_opening_check", insert_challenge(**COMMITTED, opened_at="now()")),
-    ("proofs_state_check", insert_proof(state="'unproven'")),
+    ("proofs_shown_check", insert_proof(state="'unproven'")),
     ("proofs_shown_check", insert_proof(shown_tflops="NULL")),
     ("proofs_shown_check", insert_proof(state="'forged'")),
     ("proofs_shown_check", insert_proof(shown_tflops=0)),
     ("proofs_spread_check", insert_proof(spread_ratio=1.1)),
     ("proofs_spread_check", insert_proof(spread_ratio=-0.1)),
+    ("sittings_told_check", insert_sitting(told_at="now()")),
+    ("sittings_counts_check", insert_sitting(missed_count=-1)),
+    ("sittings_counts_check", insert_sitting(unsure_count=-1)),
 ]

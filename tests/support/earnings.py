@@ -95,6 +95,12 @@ async def insert_pay(
                 for index, charge in enumerate(charges)
             ],
         )
+        await conn.execute(
+            """UPDATE slices s
+                  SET state = 'succeeded', attempt_count = 1, accepted_attempt_id = a.id, finished_at = now()
+                 FROM attempts a WHERE a.job_id = s.job_id AND a.slice_index = s.slice_index AND s.job_id = $1""",
+            job_id,
+        )
         if settled:
             total = sum(prices)
             await post(conn, verbs.hold(job_id=job_id, submitter_id=submitter_id, amount=total))

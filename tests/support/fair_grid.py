@@ -8,13 +8,13 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from computepool.core.ids import AccountId, AttemptId
 from computepool.core.placement.fair_share import Delta, FairShare, Total, fade
 
-START = datetime(2030, 1, 1, tzinfo=timezone.utc)
+START = datetime(2030, 1, 1, tzinfo=UTC)
 SYNC_SECONDS = 1.0
 
 

@@ -249,6 +249,16 @@ PLANTED = [
         "refund, expected was replayed",
     ),
     PlantedBug("a hold leaks", Rules(refund=with_legs(verbs.refund, keep_one_back)), "plain arithmetic"),
+    PlantedBug(
+        "another try is taken for the first hold",
+        Rules(extend_hold=with_key(verbs.extend_hold, lambda made: f"{made.job_id}/hold")),
+        "differing_replay to hold, expected was (posted|replayed|insufficient_credits)",
+    ),
+    PlantedBug(
+        "another try is set aside for by every hub that hears of it",
+        Rules(extend_hold=with_key(verbs.extend_hold, lambda made: f"{made.key}/{uuid4()}")),
+        "to hold, expected was (replayed|differing_replay)",
+    ),
     PlantedBug("a hold is never used up", Rules(books=with_draft(KeepsHolds)), "a job holds"),
     PlantedBug("accounts may be overdrawn", Rules(books=with_draft(NoLimits)), "expected was insufficient_credits"),
     PlantedBug("a replay is applied again", Rules(books=NoMemory), "expected was (replayed|differing_replay)"),

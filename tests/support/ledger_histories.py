@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -30,7 +30,7 @@ from computepool.core.ledger.refusal import Refusal, RefusalCode
 from computepool.core.ledger.transfer import Leg, Posting
 from computepool.hub.store import ledger as ledger_store
 
-NOW = datetime(2030, 1, 1, 12, 0, tzinfo=timezone.utc)
+NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 HOLDBACK = timedelta(hours=72)
 FEE_PPM = 200_000
 PEOPLE = 3
@@ -56,6 +56,7 @@ class Rules:
     charge: Callable[..., Charge] = charging.charge_attempt
     top_up: Callable[..., Posting | Refusal] = verbs.top_up
     hold: Callable[..., Posting | Refusal] = verbs.hold
+    extend_hold: Callable[..., Posting | Refusal] = verbs.extend_hold
     settle: Callable[..., Posting | Refusal] = verbs.settle
     pay_to: Callable[..., Posting | Refusal] = verbs.pay_to
     refund: Callable[..., Posting | Refusal] = verbs.refund
@@ -120,6 +121,7 @@ class Paid:
 KINDS = {
     "top_up": 3,
     "hold": 10,
+    "extend_hold": 4,
     "settle": 12,
     "pay_to": 7,
     "refund": 2,
@@ -205,6 +207,28 @@ class History:
             return
         # Never written, like a submit that was refused; or a job that costs nothing, from which nothing is settled.
         self.jobs.append(replace(job, held=0, ended=self.dice.random() < 0.8))
+
+    def do_extend_hold(self) -> None:
+        """A try has failed by the submitter's own fault, and another is to be covered like the first."""
+        job = self.pick_job()
+        if job is None:
+            return
+        person, attempt_id = job.submitter_id, AttemptId(self.new_id())
+        available = self.want[AVAILABLE, person]
+        amount = max(1, self.draw_part(available))
+        made = self.extend(job, attempt_id, amount)
+        expected: Expected = POSTED if amount <= available else RefusalCode.INSUFFICIENT_CREDITS
+        if self.offer(made, expected, {(AVAILABLE, person): -amount, (HELD, person): amount}):
+            job.held += amount
+            if self.dice.random() < 0.3:
+                # By another hub, which has heard of the same end; then by one that reckons otherwise.
+                self.offer(self.extend(job, attempt_id, amount), REPLAYED, {})
+                self.offer(self.extend(job, attempt_id, amount + 1), RefusalCode.DIFFERING_REPLAY, {})
+
+    def extend(self, job: Job, attempt_id: AttemptId, amount: int) -> Posting | Refusal:
+        return self.rules.extend_hold(
+            job_id=job.id, submitter_id=job.submitter_id, attempt_id=attempt_id, amount=amount
+        )
 
     def do_settle(self) -> None:
         job = self.pick_job()

@@ -99,7 +99,6 @@ POSSIBLE = [
     _metric(),
     _audit(),
     _audit(outcome="'agreed'", witness_ids=f"ARRAY['{JOB}'::uuid]"),
-    _insert("bugged_nodes", node_id=f"'{_NODE}'", run_id=f"'{RUN}'"),
 ]
 IMPOSSIBLE = [
     ("attempts_checkpoint_check", "UPDATE attempts SET checkpoint_seconds = -1"),

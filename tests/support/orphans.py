@@ -11,7 +11,9 @@ PARENTS = {
     "slices of jobs": (
         "slices c",
         "jobs p ON p.id = c.job_id AND p.account_id = c.account_id AND p.shape_id = c.shape_id "
-        "AND p.priority_class = c.priority_class AND c.slice_index BETWEEN 0 AND p.slice_count - 1",
+        "AND p.priority_class = c.priority_class "
+        # A slice that is run again to check a result keeps its number.
+        "AND (c.slice_index BETWEEN 0 AND p.slice_count - 1 OR p.checks_attempt_id IS NOT NULL)",
         "true",
     ),
     "attempts of slices": (

@@ -8,7 +8,7 @@ import itertools
 import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -48,8 +48,8 @@ TERMS = CashTerms(cool_off_seconds=0)
 # A call to the provider is given up after this: where an answer is awaited, and where it is known to keep silent.
 CALL_SECONDS = 10.0
 CALL_SECONDS_SHORT = 1.0
-LONG_AGO = datetime(2000, 1, 1, tzinfo=timezone.utc)
-FAR_AHEAD = datetime(2100, 1, 1, tzinfo=timezone.utc)
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+FAR_AHEAD = datetime(2100, 1, 1, tzinfo=UTC)
 
 _numbers = itertools.count(1)
 
@@ -253,7 +253,7 @@ def _to_hook(pool: Pool, providers: Providers) -> Starlette:
 
     async def hear(request: Request) -> Response:
         body, header = await request.body(), request.headers.get(SIGNATURE_HEADER, "")
-        now = datetime.now(timezone.utc)
+        now = datetime.now(UTC)
         try:
             heard = await receive_event(pool, providers.get(PAY), header=header, body=body, now=now)
         except ComputePoolError as error:

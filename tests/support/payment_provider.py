@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 from uuid import UUID
@@ -253,7 +253,7 @@ class PaymentProvider:
     def _is_signed(self, request: Request, body: bytes) -> bool:
         try:
             header = request.headers.get(SIGNATURE_HEADER, "")
-            verify(header, body, secrets=self.secrets, now=datetime.now(timezone.utc))
+            verify(header, body, secrets=self.secrets, now=datetime.now(UTC))
         except SignatureRefused:
             return False
         return True

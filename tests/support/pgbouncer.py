@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ class PgBouncer:
         self._pool_mode = pool_mode
         self._servers_max = servers_max
         self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = threading.Lock()
+        self._is_stopped = False
         self.folder = Path(tempfile.mkdtemp(prefix="cp-pgb-"))
         self.port = 6432
 
@@ -47,12 +50,30 @@ class PgBouncer:
             # PgBouncer refuses to be root, and only the server's own user may enter the server's folder.
             os.chown(self.folder, owner.st_uid, owner.st_gid)
             options = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
-        with (self.folder / "output.log").open("wb") as log:
-            self._process = subprocess.Popen([program, "-q", str(config)], stdout=log, stderr=log, **options)
+        self._run(program, config, options)
         self._wait_ready()
+        threading.Thread(target=self._supervise, args=(program, config, options), daemon=True).start()
         return self
 
+    def _run(self, program: str, config: Path, options: dict[str, Any]) -> None:
+        with (self.folder / "output.log").open("ab") as log:
+            self._process = subprocess.Popen([program, "-q", str(config)], stdout=log, stderr=log, **options)
+
+    def _supervise(self, program: str, config: Path, options: dict[str, Any]) -> None:
+        """Starts it again, as systemd would. 1.18 ends itself now and then ("bad client state") when a query is
+        cancelled at the moment in which its server goes."""
+        while True:
+            assert self._process is not None
+            self._process.wait()
+            with self._stopping:
+                if self._is_stopped:
+                    return
+                time.sleep(0.1)
+                self._run(program, config, options)
+
     def stop(self) -> None:
+        with self._stopping:
+            self._is_stopped = True
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:

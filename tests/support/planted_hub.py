@@ -15,12 +15,24 @@ from computepool.hub.store import queries
 # bug -> edits, each (file, text, replacement)
 BUGS = {
     "none": [],
+    # The pause between two locks gives hubs the time to meet: without it the fault shows in a minute or never.
     "unordered_locks": [
+        (
+            "attempts.sql",
+            "charged_microcredits, run_id\n      FROM jobs",
+            "charged_microcredits, run_id, pg_sleep(0.005)\n      FROM jobs",
+        ),
         (
             "attempts.sql",
             "     ORDER BY id FOR UPDATE)\nSELECT c.id",
             "     ORDER BY random() FOR UPDATE)\nSELECT c.id",
         ),
+        (
+            "deliveries.sql",
+            "charged_microcredits, verify\n      FROM jobs",
+            "charged_microcredits, verify, pg_sleep(0.005)\n      FROM jobs",
+        ),
+        ("deliveries.sql", " ORDER BY id FOR UPDATE)\nSELECT held", " ORDER BY random() FOR UPDATE)\nSELECT held"),
     ],
     # Neither are heads locked while they are paired, nor is it asked whether they are still queued when their leases
     # are written.
@@ -28,7 +40,7 @@ BUGS = {
         ("slices.sql", " FOR UPDATE SKIP LOCKED", ""),
         (
             "attempts.sql",
-            " AND p.number = s.attempt_count + 1\n     WHERE s.state = 'queued' FOR UPDATE OF s SKIP LOCKED",
+            " AND p.number = s.attempt_count + 1\n     WHERE s.state::text = 'queued' FOR UPDATE OF s SKIP LOCKED",
             "",
         ),
     ],
@@ -38,7 +50,6 @@ BUGS = {
 def answer_before_commit() -> None:
     """Acknowledges submits before they are written, as a hub would that queues its writes in memory."""
     import asyncio
-    from dataclasses import replace
 
     from computepool import entropy
     from computepool.hub.dispatch.rounds import Rounds
@@ -50,7 +61,7 @@ def answer_before_commit() -> None:
     pending = set()
 
     def make_as_promised(self, submission):
-        return replace(really_make(self, submission), id=promised.pop(id(submission)))
+        return really_make(self, submission)._replace(id=promised.pop(id(submission)))
 
     async def later(rounds, submissions):
         await asyncio.sleep(0.3)
@@ -119,27 +130,27 @@ def no_tenant_check() -> None:
 
 def post_later() -> None:
     """Moves the money in a transaction of its own, after the one it belongs to: a kill between the two loses it."""
-    from computepool.hub.services import attempts, transitions
+    from computepool.hub.services import attempts, billing
 
-    really_finish, really_post = attempts.finish_attempts, transitions.Snapshot.post
+    really_finish, really_post = attempts.finish_attempts, billing.post
     late = []
 
-    async def keep(self, conn):
-        late.append(self)
+    async def keep(conn, postings):
+        late.append(postings)
 
     async def finish(pool, reports, **options):
         answers = await really_finish(pool, reports, **options)
         due = [late.pop() for _ in range(len(late))]
-        for snapshot in due:
+        for postings in due:
             async with pool.acquire() as conn, conn.transaction():
                 # As slow as a queue between two services would be.
                 await conn.execute("SELECT pg_sleep(0.05)")
-                await really_post(snapshot, conn)
+                await really_post(conn, postings)
         return answers
 
     from computepool.hub.dispatch import rounds
 
-    transitions.Snapshot.post = keep
+    billing.post = keep
     attempts.finish_attempts = rounds.finish_attempts = finish
 
 
@@ -210,6 +221,23 @@ def remembers_keys() -> None:
     callers.Callers.forget_account = lambda self, account_id: None
 
 
+def blocks_unheard() -> None:
+    """Nobody asks whether what a job names is blocked."""
+    from computepool.hub.services.blocked_inputs import BlockedInputs
+
+    BlockedInputs.check = lambda self, spec: None
+
+
+def suspended_run_on() -> None:
+    """A suspension refuses calls, and stops nothing."""
+    from computepool.hub.store import blocked_inputs
+
+    async def nothing(conn, **options):
+        return []
+
+    blocked_inputs.list_jobs_of_suspended = nothing
+
+
 def plant_rpc(bug: str) -> None:
     """The guard is missing in the process that serves gRPC."""
     from computepool.hub.rpc import process
@@ -220,6 +248,8 @@ def plant_rpc(bug: str) -> None:
 PLANTED_IN_PYTHON = {
     "rpc_no_tenant_check": lambda: plant_rpc("no_tenant_check"),
     "rpc_no_lease_check": lambda: plant_rpc("no_lease_check"),
+    "blocks_unheard": blocks_unheard,
+    "suspended_run_on": suspended_run_on,
     "index_of_everything": index_of_everything,
     "any_kind": leave_out("JOB_KIND"),
     "any_length": leave_out("SLICE_SECONDS"),

@@ -71,8 +71,8 @@ class ProtocolNode:
     def pick_url(self) -> str:
         return self.random.choice(self.hub_urls)
 
-    async def enrol(self, **changes: Any) -> None:
-        body = {
+    def enrolment(self, **changes: Any) -> dict[str, Any]:
+        return {
             "name": self.name,
             "public_key": base64url(self.private.public_key().public_bytes_raw()),
             "hardware": {
@@ -87,6 +87,9 @@ class ProtocolNode:
             "hosting": self.hosting,
             **changes,
         }
+
+    async def enrol(self, **changes: Any) -> None:
+        body = self.enrolment(**changes)
         answer = await self.client.post(f"{self.pick_url()}/v1/nodes", json=body, headers=self.owner.headers)
         assert answer.status_code == 201, answer.text
         enrolled = answer.json()

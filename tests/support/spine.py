@@ -32,12 +32,11 @@ from computepool.core.placement.weights import WeightBook
 from computepool.hub.config import HubSettings
 from computepool.hub.services import attempts as attempt_service
 from computepool.hub.services import nodes as node_service
-from computepool.hub.services.attempts import Report
 from computepool.hub.services.callers import AccountCaller, NodeCaller
 from computepool.hub.services.keyring import Keyring, ensure_keys, to_base64
 from computepool.hub.services.leases import GRANTS_MAX, Granted, Leases
 from computepool.hub.services.prices import PriceBook, load_rate_card
-from computepool.hub.services.receipts import RECEIPT_TYPE
+from computepool.hub.services.reports import Report, check_completions
 from computepool.hub.services.submissions import Submission, Submissions, Submitted, check_submission
 from computepool.hub.services.transitions import EndedAttempt
 from computepool.hub.services.weights import load_weights
@@ -52,6 +51,7 @@ from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Pool, create_pool
 from computepool.hub.store.jobs import Job
 from computepool.hub.store.nodes import OfferedSlot
+from computepool.receipts import RECEIPT_TYPE
 from computepool.wire import jobs as wire_jobs
 from computepool.wire import nodes as wire_nodes
 from computepool.wire.attempts import CompleteAnswer, CompleteOutcome, CompleteRequest, Completion
@@ -209,7 +209,15 @@ class Spine:
         slot, speed = offered.slot, to_speed(offered.slot, offered.declared_tflops)
         asked = self.leases.prices.ask(slot, speed, offered.floor_microcredits_per_hour)
         return Candidate(
-            slot, speed, asked.price, 0.9, asked.base_price, offered.owner_id, asked.spot, asked.reference
+            slot,
+            speed,
+            asked.price,
+            0.9,
+            asked.base_price,
+            offered.owner_id,
+            asked.spot,
+            asked.reference,
+            offered.serving_since,
         )
 
     async def open_round(self, candidates: Iterable[Candidate], *, grants_max: int = GRANTS_MAX) -> Round:
@@ -277,7 +285,7 @@ class Spine:
         checked: list[Report | ComputePoolError] = []
         for node, request in reports:
             try:
-                checked += attempt_service.check_completions(self.keyring, node.caller, (request,), request.receipt)
+                checked += check_completions(self.keyring, node.caller, (request,), request.receipt)
             except ComputePoolError as refusal:
                 checked.append(refusal)
         return await self._judge(checked)
@@ -287,7 +295,7 @@ class Spine:
     ) -> list[CompleteAnswer | ComputePoolError]:
         """One call with many ends, under one receipt."""
         receipt = self.receipt(node, *completions) if receipt is None else receipt
-        return await self._judge(attempt_service.check_completions(self.keyring, node.caller, completions, receipt))
+        return await self._judge(check_completions(self.keyring, node.caller, completions, receipt))
 
     async def _judge(self, checked: Sequence[Report | ComputePoolError]) -> list[CompleteAnswer | ComputePoolError]:
         sound = [item for item in checked if isinstance(item, Report)]

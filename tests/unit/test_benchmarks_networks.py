@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
-import tomllib
 
 from benchmarks import networks
 from benchmarks.networks import Survival, is_bit_equal, measure_bits, survive, to_figures

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tomllib
 
 from benchmarks import lifecycle, meters, page, tables
 

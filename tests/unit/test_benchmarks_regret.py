@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -17,7 +17,7 @@ from computepool.core.placement.weights import Preference, Weights
 from computepool.core.trust.reputation import Reliability
 
 WEIGHTS = Weights(price=1.0, speed=1.0, reliability=1.0)
-NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CPU, GPU = to_shape(Requirements()), to_shape(Requirements(gpu=True))
 
 

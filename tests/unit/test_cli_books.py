@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,6 +15,7 @@ from computepool.cli.main import EXIT_REFUSED, run
 from computepool.cli.pay import describe_pay
 from computepool.cli.statement import describe_account, describe_job, describe_node
 from computepool.core.errors import InvalidRequest
+from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.state import AttemptState
 from computepool.core.ledger.accounts import AccountKind
 from computepool.core.ledger.audit import BatchFaultKind
@@ -29,7 +30,7 @@ from computepool.wire import books as wire_books
 from computepool.wire import pay as wire_pay
 from computepool.wire import statements as wire_statements
 
-NOW = datetime(2026, 11, 17, 12, tzinfo=timezone.utc)
+NOW = datetime(2026, 11, 17, 12, tzinfo=UTC)
 DAY = date(2026, 11, 17)
 CREDIT = 1_000_000
 COLUMNS = 80
@@ -114,6 +115,15 @@ def test_with_all_every_attempt_is_told_with_its_reason():
     assert any("Nothing is due" in line for line in lines)
 
 
+def test_pay_that_waits_is_told_once_with_what_it_waits_for_and_with_all_at_each_attempt():
+    waiting = [make_paid(waits="Not released before noon."), make_paid(waits="Not released before night.")]
+    text = " ".join(describe_pay("attic-pc", DAY, [make_paid(), *waiting]))
+    assert "Waiting: 64 credits, for 2 attempts. Not released before night." in text
+    assert "noon" not in text
+    assert "noon" in " ".join(describe_pay("attic-pc", DAY, waiting, everything=True))
+    assert "Waiting" not in " ".join(describe_pay("attic-pc", DAY, [make_paid()]))
+
+
 def test_too_much_and_a_day_without_work_are_told_too():
     much = make_paid(PayMark.OVERPAID, missing_microcredits=-5, differences=["x"])
     assert any("0.000005 credits too much" in line for line in describe_pay("n", DAY, [much]))
@@ -162,7 +172,7 @@ def make_line(**overrides: Any) -> wire_statements.TransferLine:
     return wire_statements.TransferLine(**(fields | overrides))
 
 
-def make_charge() -> wire_statements.ChargeLine:
+def make_charge(cause: Cause | None = None) -> wire_statements.ChargeLine:
     return wire_statements.ChargeLine(
         attempt_id=UUID(int=1),
         job_id=UUID(int=2),
@@ -171,6 +181,7 @@ def make_charge() -> wire_statements.ChargeLine:
         node_id=UUID(int=3),
         slot="cpu:0",
         state=AttemptState.SUCCEEDED,
+        cause=cause,
         leased_at=NOW,
         finished_at=NOW,
         metered_seconds=40,
@@ -199,6 +210,22 @@ def test_an_accounts_statement_fits_and_says_when_there_is_more():
     assert any("-0.000005" in line for line in lines)
     empty = wire_statements.AccountStatement(account_id=UUID(int=1), since=NOW, until=NOW, sums=[], lines=[])
     assert describe_account(empty)[-1] == "Nothing moved."
+
+
+def test_no_hour_and_no_account_of_a_statement_is_cut_short():
+    held = make_line(
+        kind=TransferKind.REFUND,
+        source=AccountKind.SUBMITTER_HELD,
+        target=AccountKind.SUBMITTER_AVAILABLE,
+        credits="1000.000000",
+    )
+    moved = wire_statements.AccountStatement(account_id=UUID(int=1), since=NOW, until=NOW, sums=[], lines=[held])
+    attempts = [make_charge(), make_charge(Cause.OWNER_RETURNED)]
+    earned = wire_statements.NodeStatement(node_id=UUID(int=3), since=NOW, until=NOW, sums=[], attempts=attempts)
+    for lines in (describe_account(moved), describe_node(earned)):
+        assert fits(lines)
+        assert not any("..." in line for line in lines)
+        assert any(f"{NOW:%H:%M}" in line for line in lines[2:])
 
 
 def test_a_jobs_statement_adds_up_before_the_readers_eyes():

@@ -3,7 +3,7 @@
 import re
 import subprocess
 import sys
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 
 from computepool import clock
 from computepool.cli.main import EXIT_REFUSED, cli, run
-from computepool.cli.run import choose_program, parse_deadline, parse_variables, to_folder_name
+from computepool.cli.run import choose_program, parse_deadline, parse_variables, read_secrets, to_folder_name
 from computepool.cli.sign_in import split_link
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.placement.weights import Preference
@@ -122,7 +122,7 @@ def test_a_deadline_is_a_time_from_now_or_a_moment() -> None:
     soon = parse_deadline("2h")
     assert soon is not None
     assert timedelta(hours=1, minutes=59) < soon - clock.now() <= timedelta(hours=2)
-    assert parse_deadline("2030-01-31T18:00+00:00") == datetime(2030, 1, 31, 18, tzinfo=timezone.utc)
+    assert parse_deadline("2030-01-31T18:00+00:00") == datetime(2030, 1, 31, 18, tzinfo=UTC)
     local = parse_deadline("2030-01-31T18:00")
     assert local is not None
     assert local.tzinfo is not None
@@ -179,3 +179,24 @@ def test_the_reference_page_names_every_command_and_option() -> None:
             f"{name} {option}" for option in options if option not in everywhere and f"`{option}" not in section
         ]
     assert missing == []
+
+
+def test_secrets_come_from_variables_and_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TOKEN", "correct horse")
+    (tmp_path / "key").write_text("battery staple\n")
+    assert read_secrets(("TOKEN", f"KEY=@{tmp_path / 'key'}")) == {"TOKEN": "correct horse", "KEY": "battery staple"}
+
+
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
+        ("TOKEN=correct horse", "no place on a command line"),
+        ("TOKEN=", "no place on a command line"),
+        ("TOKEN", "you have no variable TOKEN"),
+        ("TOKEN=@absent", "cannot be read"),
+    ],
+)
+def test_a_secret_is_never_taken_from_the_command_line(word: str, words: str) -> None:
+    with pytest.raises(click.UsageError, match=words) as refused:
+        read_secrets((word,))
+    assert "correct horse" not in refused.value.message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
@@ -43,7 +43,7 @@ from computepool.wire.credits import (
     TopUp,
 )
 
-NOW = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TERMS = CashTerms(
     currency="INR",
     microcredits_per_minor_unit=10_000,
@@ -174,6 +174,22 @@ def test_without_a_hub_one_line_says_what_to_do(arguments: list[str], capsys: py
 def test_every_part_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["credits", name, "--help"]) == 0
     assert f"Usage: computepool credits {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["credits", "books", "audit"])
+def test_no_line_of_a_list_of_commands_is_cut_short(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([name, "--help"]) == 0
+    said = capsys.readouterr().out.partition("Commands:")[2]
+    assert said
+    assert "..." not in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_what_can_be_recorded_stands_in_the_help_word_by_word(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["credits", "record", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert {kind.value for kind in ClaimKind} <= set(said.split())
+    assert max(map(len, said.splitlines())) <= 80
 
 
 def test_what_everybody_uses_is_listed_before_what_operators_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """What people read about jobs and nodes."""
 
 import io
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -24,7 +24,7 @@ from computepool.core.placement.weights import Preference
 from computepool.wire.jobs import Attempt, Job, JobPrice, OutputFile, Requirements, Slice, SliceCounts
 from computepool.wire.nodes import Gpu, Hardware, Node, Offer, SlotView
 
-NOW = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def make_job(**overrides: Any) -> Job:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 
@@ -49,7 +49,7 @@ def make_node(id: str, *, busy: bool = False, online: bool = True, synthetic: bo
         slots=1,
         busy_slots=int(busy),
         synthetic=synthetic,
-        joined_at=datetime(2026, 1, 1, tzinfo=timezone.utc),
+        joined_at=datetime(2026, 1, 1, tzinfo=UTC),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ def make_quote(**overrides: Any) -> Quote:
         "why": "5 % dearer than yesterday: more slices wait (9, yesterday 2).",
         "own_slot_count": 0,
         "rate_card_version": "0123456789abcdef",
-        "quoted_at": datetime(2026, 1, 1, tzinfo=timezone.utc),
+        "quoted_at": datetime(2026, 1, 1, tzinfo=UTC),
     }
     return Quote(**(fields | overrides))
 
@@ -205,7 +205,7 @@ def test_earnings_are_read_as_a_table_of_floors_and_one_of_tiers() -> None:
 
 # Prices for everybody
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def make_spot(**overrides: Any) -> Spot:

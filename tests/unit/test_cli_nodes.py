@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import click
+import msgspec
 import pytest
 
 from computepool.cli import node as node_command
-from computepool.cli.nodes import _list_terms, find_local_zone, to_terms
+from computepool.cli.nodes import _list_terms, _show_trust, find_local_zone, to_terms
 from computepool.core.market.offers import Audience
+from computepool.core.trust.standing import Standing
 from computepool.wire.nodes import Offer
+from computepool.wire.trust import NodeTrust
 
 
 @pytest.mark.parametrize(
@@ -63,7 +67,7 @@ def test_a_machine_that_does_not_say_its_zone_asks_for_it(monkeypatch: pytest.Mo
 
 def test_only_what_is_asked_for_is_shown_of_an_offer() -> None:
     assert _list_terms(Offer()) == [("floor", "0 credits/h for a slot")]
-    opens = datetime(2030, 1, 7, 19, 0, tzinfo=timezone.utc)
+    opens = datetime(2030, 1, 7, 19, 0, tzinfo=UTC)
     whole = Offer(
         floor_microcredits_per_hour=8_000_000,
         hours="mon-fri 19-7",
@@ -87,3 +91,30 @@ def test_only_what_is_asked_for_is_shown_of_an_offer() -> None:
 def test_the_agent_is_started_with_a_floor() -> None:
     [option] = [each for each in node_command.command.params if "--floor" in each.opts]
     assert option.name == "floor_credits_per_hour", "as the settings of the agent know it"
+
+
+def test_trust_tells_since_when_a_node_serves_how_soon_it_is_paid_and_what_waits(capsys) -> None:
+    known = NodeTrust(
+        node_id=UUID(int=1),
+        standing=Standing.CLEAR,
+        words="Trusted.",
+        integrity=0.94,
+        validated_count=200,
+        audit_rate=0.15,
+        is_trusted=True,
+        is_vouched=False,
+        bugged_count=0,
+        pay_words="Pay is held back for 6 h.",
+        serving_since=datetime(2026, 1, 2, tzinfo=UTC),
+    )
+    _show_trust(SimpleNamespace(name="attic-pc"), known)
+    said = capsys.readouterr().out
+    assert "Serving cleanly since 2026-01-02. Pay is held back for 6 h." in said
+    assert "Waiting" not in said
+    waiting = msgspec.structs.replace(
+        known, serving_since=None, pay_waiting_count=3, pay_waiting_microcredits=2_000_000
+    )
+    _show_trust(SimpleNamespace(name="attic-pc"), waiting)
+    said = capsys.readouterr().out
+    assert "Waiting beyond its holdback: 2 credits, for 3 attempts." in said
+    assert "Serving" not in said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -26,7 +26,7 @@ from computepool.wire import placement as wire_placement
 from computepool.wire import why as wire
 from computepool.wire.jobs import JobPrice, Requirements, SliceCounts
 
-NOW = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CREDIT = 1_000_000
 COLUMNS = 80
 
@@ -277,7 +277,7 @@ def test_an_attempt_that_killed_three_machines_is_told_with_its_end():
 
 def test_what_only_time_or_owners_can_change_is_told_and_a_longer_limit_is_an_option_to_type():
     change = wire.WhyChange(gate=Gate.SECONDS, asked="up to 45 s", instead="up to 1 min", words="let a slice run")
-    opens = datetime(2026, 1, 5, 19, 0, tzinfo=timezone.utc)
+    opens = datetime(2026, 1, 5, 19, 0, tzinfo=UTC)
     place = wire.WhyPlace(tier="cpu", standing=Standing.CLOSED, slot_count=3, free_count=3, opens_at=opens)
     waiting = make_waiting(
         notes=["3 slots would fit, but are not lent at this hour."],

@@ -1,4 +1,4 @@
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from computepool.cli.words import format_ago, format_seconds, parse_seconds, plain, short_id, sparkline, tame
 
-NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from computepool.core.jobs.retry import (
 from computepool.core.jobs.state import (
     ATTEMPT_LIVE,
     ATTEMPT_TERMINAL,
-    SLICE_TERMINAL,
+    SLICE_DONE,
     AttemptState,
     SliceEvent,
     SliceState,
@@ -109,7 +109,7 @@ def test_a_report_of_an_attempt_that_was_stopped_without_one_is_refused():
 
 
 @pytest.mark.parametrize("cause", [None, Cause.EXIT_CODE, Cause.OWNER_RETURNED])
-@pytest.mark.parametrize("state", sorted(SLICE_TERMINAL))
+@pytest.mark.parametrize("state", sorted(SLICE_DONE))
 def test_no_report_of_a_lost_attempt_reaches_a_finished_slice(state, cause):
     lost = make_attempt(state=AttemptState.LOST)
     refusal = decide_report(make_slice(state=state), lost, [], make_report(cause=cause))
@@ -303,10 +303,31 @@ def test_a_queued_slice_is_stopped_alone():
     assert decision.attempts == ()
 
 
-@pytest.mark.parametrize("state", sorted(SLICE_TERMINAL))
+@pytest.mark.parametrize("state", sorted(SLICE_DONE))
 def test_a_finished_slice_cannot_be_stopped(state):
     refusal = decide_stop(make_slice(state=state), [], SliceEvent.CANCELLED, Cause.CANCELLED)
     assert refusal == Refusal(f"the slice is {state.value} already")
+
+
+# Results that are kept back
+
+
+def test_a_withheld_result_ends_its_attempt_and_not_its_slice():
+    slice_, sibling = make_slice(), make_attempt(id=AttemptId(UUID(int=2)), number=2)
+    decision = decided(decide_report(slice_, make_attempt(), [sibling], make_report(), withheld=True))
+    assert decision.accepted
+    assert decision.slice.state is SliceState.VERIFYING
+    assert [attempt.state for attempt in decision.attempts] == [AttemptState.SUCCEEDED, AttemptState.CANCELLED]
+
+
+def test_a_failure_is_never_withheld():
+    failed = make_report(exit_code=1, cause=Cause.EXIT_CODE)
+    decision = decided(decide_report(make_slice(retries=0), make_attempt(), [], failed, withheld=True))
+    assert decision.slice.state is SliceState.FAILED
+
+
+def test_whoever_still_works_on_a_slice_that_is_being_checked_is_told_to_let_go():
+    assert is_to_be_stopped(AttemptState.LOST, SliceState.VERIFYING)
 
 
 # Acknowledgements
@@ -329,11 +350,8 @@ def test_only_a_leased_attempt_can_be_acknowledged(state):
 
 @pytest.mark.parametrize(("attempt", "slice_"), list(product(AttemptState, SliceState)))
 def test_a_node_lets_go_of_what_has_ended_and_of_nothing_else(attempt, slice_):
-    over = attempt.value in ("succeeded", "failed", "cancelled") or slice_.value in (
-        "succeeded",
-        "failed",
-        "cancelled",
-    )
+    ended = ("succeeded", "failed", "cancelled")
+    over = attempt.value in ended or slice_.value in (*ended, "verifying")
     assert is_to_be_stopped(attempt, slice_) is over
 
 

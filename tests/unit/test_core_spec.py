@@ -18,6 +18,9 @@ from computepool.core.jobs.spec import (
     PATH_PART_BYTES_MAX,
     RETRIES_MAX,
     SCRIPT_BYTES_MAX,
+    SECRET_BYTES_MAX,
+    SECRET_BYTES_MIN,
+    SECRETS_MAX,
     SLICES_MAX,
     WALL_SECONDS_MAX,
     JobPrice,
@@ -29,6 +32,8 @@ from computepool.core.jobs.spec import (
 )
 from computepool.core.ledger.charging import PriceMode
 from computepool.core.placement.price import PRICE_MICROCREDITS_MAX
+from computepool.core.trust.comparators.kinds import Comparator, ComparatorKind
+from computepool.core.trust.validation import Verify
 from tests.support.builders import NOW, SHA256, make_file, make_spec
 
 LONGEST_PATH = "/".join(["x" * 255] * 4) + "/"
@@ -48,6 +53,83 @@ def pays(mode: PriceMode = PriceMode.PER_SLICE, **figures: int) -> dict[str, Job
 
 def test_the_plainest_job_has_no_faults():
     assert faults_of() == []
+
+
+BEHIND_CONTAINERS = {"requirements": Requirements(isolation=IsolationLevel.CONTAINER)}
+
+
+@pytest.mark.parametrize(
+    ("secrets", "fault"),
+    [
+        ({"A": "x" * SECRET_BYTES_MIN}, None),
+        ({"A": "x" * SECRET_BYTES_MAX}, None),
+        ({f"A{number}": "x" * SECRET_BYTES_MIN for number in range(SECRETS_MAX)}, None),
+        ({f"A{number}": "x" * SECRET_BYTES_MIN for number in range(SECRETS_MAX + 1)}, "secrets; 16 are allowed"),
+        ({"A": "x" * (SECRET_BYTES_MIN - 1)}, "8 to 4,096 bytes"),
+        ({"A": "x" * (SECRET_BYTES_MAX + 1)}, "8 to 4,096 bytes"),
+        ({"A": "line one\nline two"}, "base64"),
+        ({"A": "with a \0 in it"}, "base64"),
+        ({"hunter2 hunter2": "x" * 20}, "the name of a secret is not letters"),
+        ({"COMPUTEPOOL_A": "x" * 20}, "reserved"),
+        ({"LD_PRELOAD": "x" * 20}, "reserved"),
+        ({"COLOUR": "x" * 20}, "leave it out of env"),
+    ],
+)
+def test_secrets_have_bounds_and_faults_do_not_show_them(secrets, fault):
+    faults = faults_of(secrets=secrets, env={"COLOUR": "green"}, **BEHIND_CONTAINERS)
+    assert len(faults) == (0 if fault is None else 1)
+    for told in faults:
+        assert fault in told
+        assert "hunter2" not in told
+        assert not any(value in told for value in secrets.values())
+
+
+def test_secrets_need_the_isolation_that_the_hub_demands():
+    spec = make_spec(secrets={"A": "x" * 20})
+    assert list_faults(spec, now=NOW, secrets_isolation=IsolationLevel.SANDBOXED) == []
+    [fault] = list_faults(spec, now=NOW)
+    assert "isolation container or stronger" in fault
+    assert "x" * 20 not in repr(spec)
+
+
+def test_results_of_a_job_with_secrets_are_not_checked_elsewhere():
+    told = {"secrets": {"A": "x" * 20}, "comparator": Comparator(ComparatorKind.EXACT), **BEHIND_CONTAINERS}
+    [fault] = faults_of(**told)
+    assert "leave out compare" in fault
+    assert faults_of(**told, verify=Verify.NONE) == []
+
+
+def compares(*command: str, kind: ComparatorKind = ComparatorKind.COMMAND) -> dict[str, Comparator]:
+    return {"comparator": Comparator(kind, command=command)}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fault"),
+    [
+        (compares("python3", "same.py"), None),
+        (compares("x" * COMMAND_BYTES_MAX), None),
+        (compares(), "needs compare.command, such as python3 same.py"),
+        (compares(""), "needs compare.command, such as python3 same.py"),
+        (compares("x" * (COMMAND_BYTES_MAX + 1)), "compare.command is longer than 65,536 bytes"),
+        (compares("a\0b"), "compare.command contains a NUL byte"),
+        (compares("true", kind=ComparatorKind.EXACT), "compare.command goes with compare.kind command"),
+        (compares("true", kind=ComparatorKind.NUMERIC), "compare.command goes with compare.kind command"),
+        (compares(kind=ComparatorKind.EXACT) | {"files": (make_file(path="one/a"),)}, None),
+        (compares("true") | {"files": (make_file(path="ones/a"), make_file(path="a/other"))}, None),
+        (compares("true") | {"files": (make_file(path="one/a"),)}, "lies where compare.command finds a result"),
+        (compares("true") | {"files": (make_file(path="other"),)}, "lies where compare.command finds a result"),
+    ],
+)
+def test_a_command_that_compares_has_bounds_and_goes_with_its_kind(overrides, fault):
+    faults = faults_of(**overrides)
+    assert len(faults) == (0 if fault is None else 1), faults
+    assert all(fault in told for told in faults)
+
+
+def test_a_quorum_needs_some_way_to_compare():
+    [fault] = faults_of(verify=Verify.QUORUM)
+    assert "exact, numeric or a command" in fault
+    assert faults_of(verify=Verify.QUORUM, **compares("true")) == []
 
 
 @pytest.mark.parametrize("name", ["microcredits_per_slice", "ceiling_microcredits_per_slice"])

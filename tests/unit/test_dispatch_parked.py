@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from computepool.core.ids import AttemptId
 from computepool.core.nodes.state import NodeState
-from computepool.hub.dispatch.parked import ParkedCall, ParkedCalls, Tidings
+from computepool.hub.dispatch.parked import Dismissals, ParkedCall, ParkedCalls, Tidings
 from computepool.wire.attempts import Controls
 from tests.support.builders import make_attempt, node_number
 
@@ -30,7 +30,7 @@ class Heard:
             node_id=node_id,
             free_slots=frozenset(free_slots),
             running=frozenset(),
-            answer=self.answers.append,
+            answer=lambda call: self.answers.append(call.tidings),
             parked_at=0.0,
             **options,
         )
@@ -104,10 +104,29 @@ def test_leases_and_controls_travel_together_when_they_come_together(heard):
 
 
 async def test_the_timer_of_a_call_ends_with_its_answer(heard):
-    call = heard.park("cpu:0")
-    call.timer = asyncio.get_running_loop().call_later(60, call.dismiss)
+    dismissals, call, other = Dismissals(), heard.park("cpu:0"), heard.park("cpu:0", node_id=OTHER)
+    dismissals.add(call, 60)
+    assert call.due == {call}
+    due = call.due
     call.add_lease(make_attempt())
-    assert call.timer.cancelled()
+    assert (call.due, due) == (None, set())
+    dismissals.add(other, 60)
+    other.close()
+    assert other.due is None
+
+
+async def test_calls_are_dismissed_when_their_time_is_up_and_not_before(heard):
+    dismissals, loop = Dismissals(), asyncio.get_running_loop()
+    started, ended = loop.time(), {}
+    for seconds in (0.0, 0.01, 0.12):
+        call = ParkedCall(
+            NODE, frozenset(), frozenset(), lambda c: ended.setdefault(c.parked_at, loop.time()), seconds
+        )
+        dismissals.add(call, seconds)
+    while len(ended) < 3:
+        await asyncio.sleep(0.01)
+    assert list(ended)[-1] == 0.12
+    assert all(at - started >= seconds - 0.005 for seconds, at in ended.items())
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -41,10 +41,14 @@ class Record:
         floor: int = 0,
         tflops: float | None = None,
         schedule: Schedule | None = None,
+        serving_since: datetime | None = None,
         **slot: Any,
     ) -> None:
         slots = [make_slot(node_id=node_id, name=SlotName(name), **slot) for name in names]
-        self.offered[node_id] = [OfferedSlot(each, floor, tflops, busy=False, schedule=schedule) for each in slots]
+        self.offered[node_id] = [
+            OfferedSlot(each, floor, tflops, busy=False, schedule=schedule, serving_since=serving_since)
+            for each in slots
+        ]
 
     async def list_candidates(self, conn: Any, node_ids: Iterable[NodeId]) -> list[OfferedSlot]:
         wanted = set(node_ids)
@@ -100,6 +104,19 @@ async def test_a_node_is_known_once_it_was_read_and_its_slots_are_not_free_befor
     assert list_free(registry) == set()
     registry.offer(NODE, ["cpu:0"])
     assert list_free(registry) == {(NODE, "cpu:0")}
+
+
+async def test_a_slot_keeps_since_when_its_node_serves_until_it_is_read_again(registry, record):
+    since = datetime(2026, 1, 1, tzinfo=UTC)
+    record.enrol(NODE, "cpu:0", serving_since=since)
+    await load(registry, NODE)
+    registry.offer(NODE, ["cpu:0"])
+    record.change(NODE, 0.9)
+    await registry.reprice()
+    assert [each.serving_since for each in registry.fleet] == [since]
+    record.enrol(NODE, "cpu:0", serving_since=None)
+    await load(registry, NODE)
+    assert [each.serving_since for each in registry.fleet] == [None]
 
 
 async def test_many_nodes_are_read_by_one_query(registry, record):
@@ -268,8 +285,8 @@ async def test_a_call_that_ends_and_comes_again_costs_no_turn_but_work_does(regi
 
 
 async def test_the_hours_of_a_node_are_known_as_long_as_the_node_is(registry, record):
-    monday = datetime(2030, 1, 7, tzinfo=timezone.utc)
-    record.enrol(NODE, "cpu:0", schedule=Schedule(1, timezone.utc))
+    monday = datetime(2030, 1, 7, tzinfo=UTC)
+    record.enrol(NODE, "cpu:0", schedule=Schedule(1, UTC))
     record.enrol(OTHER, "cpu:0")
     await load(registry, NODE, OTHER)
     assert registry.list_scheduled() == [NODE]
@@ -280,7 +297,7 @@ async def test_the_hours_of_a_node_are_known_as_long_as_the_node_is(registry, re
     record.enrol(NODE, "cpu:0")
     await load(registry, NODE)
     assert registry.list_scheduled() == []
-    record.enrol(NODE, "cpu:0", schedule=Schedule(1, timezone.utc))
+    record.enrol(NODE, "cpu:0", schedule=Schedule(1, UTC))
     await load(registry, NODE)
     registry.forget(NODE)
     assert registry.list_scheduled() == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from computepool.core.ledger.checkpoint import Checkpoint, find_checkpoint_fault
 from computepool.core.ledger.closing import TrialLine, make_trial
 
 K = AccountKind
-AT = datetime(2026, 3, 10, 12, tzinfo=timezone.utc)
+AT = datetime(2026, 3, 10, 12, tzinfo=UTC)
 BATCH, SUMS = b"b" * 32, b"s" * 32
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -26,7 +26,7 @@ S, E = DisputeState, EarningState
 
 def make_earning(state: EarningState = E.PENDING) -> Earning:
     people = AccountId(UUID(int=3)), AccountId(UUID(int=4))
-    at = datetime(2026, 3, 10, 12, tzinfo=timezone.utc)
+    at = datetime(2026, 3, 10, 12, tzinfo=UTC)
     return Earning(AttemptId(UUID(int=1)), JobId(UUID(int=2)), *people, 80, 20, at, state)
 
 

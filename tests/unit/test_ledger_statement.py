@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
 
@@ -39,7 +39,7 @@ from tests.support.builders import NOW
 
 ALICE, BOB = AccountId(UUID(int=1)), AccountId(UUID(int=2))
 A, T = AccountKind, TransferKind
-UTC = timezone.utc
+UTC = UTC
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -25,7 +25,7 @@ from computepool.hub.store.live import FeedEvent, LiveAttempt, SeenEdge, SeenNod
 from computepool.wire import live as wire
 from computepool.wire.live import ByeCode
 
-NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ALICE, MALLORY = AccountId(UUID(int=1)), AccountId(UUID(int=2))
 JOB, OTHER_JOB = JobId(UUID(int=3)), JobId(UUID(int=4))
 NODE, OTHER_NODE = NodeId(UUID(int=5)), NodeId(UUID(int=6))

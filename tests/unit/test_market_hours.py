@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -81,6 +81,6 @@ def test_what_is_said_is_read_back_as_the_same(hours):
 
 
 def test_a_moment_is_said_on_its_own_clock():
-    at = datetime(2030, 1, 7, 18, 0, tzinfo=timezone.utc)
+    at = datetime(2030, 1, 7, 18, 0, tzinfo=UTC)
     assert say_moment(at) == "Monday 18:00"
     assert say_moment(at.astimezone(ZoneInfo("Asia/Kolkata"))) == "Monday 23:30"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -75,33 +75,31 @@ def test_ones_own_floor_does_not_stop_ones_own_jobs():
 def test_hours_are_those_of_the_owners_clock():
     # Monday to Friday, 18:00 to 23:00.
     hours = to_hours((24 * day + 18, 24 * day + 23) for day in range(5))
-    evening_in_berlin = datetime(2030, 1, 7, 17, 30, tzinfo=timezone.utc)
+    evening_in_berlin = datetime(2030, 1, 7, 17, 30, tzinfo=UTC)
     assert Schedule(hours, BERLIN).is_open(evening_in_berlin)
     assert not Schedule(hours, KOLKATA).is_open(evening_in_berlin + timedelta(hours=1))
-    assert not Schedule(hours, timezone.utc).is_open(evening_in_berlin)
+    assert not Schedule(hours, UTC).is_open(evening_in_berlin)
 
 
 def test_hours_follow_summer_time():
     schedule = Schedule(to_hours([(18, 19)]), BERLIN)
-    assert schedule.is_open(datetime(2030, 1, 7, 17, 0, tzinfo=timezone.utc))
-    assert schedule.is_open(datetime(2030, 7, 1, 16, 0, tzinfo=timezone.utc))
-    assert not schedule.is_open(datetime(2030, 7, 1, 17, 0, tzinfo=timezone.utc))
+    assert schedule.is_open(datetime(2030, 1, 7, 17, 0, tzinfo=UTC))
+    assert schedule.is_open(datetime(2030, 7, 1, 16, 0, tzinfo=UTC))
+    assert not schedule.is_open(datetime(2030, 7, 1, 17, 0, tzinfo=UTC))
 
 
 def test_a_closed_offer_says_when_it_opens():
     schedule = Schedule(to_hours([(18, 23)]), KOLKATA)
-    now = datetime(2030, 1, 7, 6, 7, 8, 9, tzinfo=timezone.utc)
+    now = datetime(2030, 1, 7, 6, 7, 8, 9, tzinfo=UTC)
     assert find_offer_refusal(Offer(OWNER, schedule=schedule), make_ask(), now=now) is OfferRefusal.CLOSED_NOW
     # 18:00 in India is 12:30 in Greenwich.
-    assert schedule.next_open_at(now) == datetime(2030, 1, 7, 12, 30, tzinfo=timezone.utc)
-    opened = datetime(2030, 1, 7, 13, 0, tzinfo=timezone.utc)
+    assert schedule.next_open_at(now) == datetime(2030, 1, 7, 12, 30, tzinfo=UTC)
+    opened = datetime(2030, 1, 7, 13, 0, tzinfo=UTC)
     assert schedule.next_open_at(opened) == opened
     assert Schedule(0, KOLKATA).next_open_at(now) is None
 
 
-@pytest.mark.parametrize(
-    "now", [datetime(2030, 3, 31, 0, 30, tzinfo=timezone.utc), datetime(2030, 10, 27, 0, 30, tzinfo=timezone.utc)]
-)
+@pytest.mark.parametrize("now", [datetime(2030, 3, 31, 0, 30, tzinfo=UTC), datetime(2030, 10, 27, 0, 30, tzinfo=UTC)])
 def test_an_hour_that_is_skipped_or_comes_twice_confuses_nobody(now):
     for hour in range(168):
         schedule = Schedule(1 << hour, BERLIN)

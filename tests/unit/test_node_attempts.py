@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.node import patience
 from computepool.node.agent import make_slots
+from computepool.node.debug_bundle import list_secrets
 from computepool.node.hardware.detect import Detected
 from computepool.node.job_terms import make_env, make_limits
+from computepool.node.runner.request import AttemptRequest
 from computepool.node.runner.status import Output
 from computepool.wire.attempts import Controls
 from computepool.wire.jobs import InputFile
@@ -438,6 +441,34 @@ def test_pause_and_drain_offer_no_slots(tmp_path: Path) -> None:
         await world.close()
 
     asyncio.run(look())
+
+
+async def test_secrets_are_given_to_the_job_and_named_to_whoever_writes_its_log(
+    tmp_path: Path, line: Line, runners: Runners
+) -> None:
+    world = World(tmp_path, line)
+    world.holdings.accept(world.assign(env={"A": "1"}, secrets={"TOKEN": "correct horse"}))
+    await spawned(runners)
+    assert runners.request.env["TOKEN"] == "correct horse"
+    assert runners.request.env["A"] == "1"
+    assert runners.request.secrets == ("TOKEN",)
+    assert AttemptRequest.from_json(runners.request.to_json()) == runners.request
+    assert "correct horse" in list_secrets(tmp_path)
+    await world.close()
+
+
+async def test_secrets_that_the_hub_did_not_sign_for_are_refused(
+    tmp_path: Path, line: Line, runners: Runners
+) -> None:
+    world = World(tmp_path, line)
+    answer = world.assign(secrets={"TOKEN": "correct horse"})
+    [assignment] = answer.assignments
+    swapped = msgspec.structs.replace(assignment, order=assignment.order.replace("correct", "another"))
+    world.holdings.accept(msgspec.structs.replace(answer, assignments=[swapped]))
+    await world.settle()
+    assert line.told["message"] == "the order is not the one that the hub signed"
+    assert runners.requests == {}
+    await world.close()
 
 
 def test_the_jobs_environment_cannot_hide_what_the_protocol_promises() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import struct
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from computepool.node.comfort.watch import Sources, Watch
 from computepool.node.hardware.port import Sight
 from computepool.node.wishes import Wish, record_wish
 
-MONDAY_EVENING = datetime(2026, 3, 2, 20, 30, tzinfo=timezone.utc)
+MONDAY_EVENING = datetime(2026, 3, 2, 20, 30, tzinfo=UTC)
 AWAY = Readings(idle_seconds=3600.0, on_battery=False, is_metered=False, cpu_percent=3.0)
 
 

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from computepool.core.placement.tier import tier_of_gpu
-from computepool.node.hardware.cpu import UnreadableMachine, parse_core_count, parse_cpu_name, parse_ram_bytes
+from computepool.node.hardware.cpu import (
+    UnreadableMachine,
+    parse_core_count,
+    parse_cpu_name,
+    parse_instruction_set,
+    parse_ram_bytes,
+)
 from computepool.node.hardware.detect import Lending, describe, detect
 from computepool.node.hardware.nvidia import parse_nvidia_smi
 from computepool.node.hardware.profiles import UnknownProfile, get_profile_path, list_profiles, read_profile
@@ -63,6 +69,29 @@ def test_an_unknown_driver_version_is_left_empty() -> None:
 )
 def test_the_processors_name_is_found_where_there_is_one(text: str, name: str) -> None:
     assert parse_cpu_name(text) == name
+
+
+V2 = "popcnt sse4_1 sse4_2 ssse3"
+V3 = f"{V2} avx avx2 bmi1 bmi2 f16c fma movbe"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "machine", "expected"),
+    [
+        (f"vendor_id\t: AuthenticAMD\nflags\t\t: fpu {V3}\n", "x86_64", "x86_64-v3-AuthenticAMD"),
+        (
+            f"vendor_id : GenuineIntel\nflags : {V3} avx512f avx512bw avx512cd avx512dq avx512vl\n",
+            "x86_64",
+            "x86_64-v4-GenuineIntel",
+        ),
+        (f"flags : {V2}\n", "x86_64", "x86_64-v2"),
+        ("Features\t: fp asimd sve\n", "aarch64", "aarch64-sve"),
+        ("Features\t: fp asimd\n", "aarch64", "aarch64"),
+        ("", "arm64", "arm64"),
+    ],
+)
+def test_what_a_processor_computes_with_is_told(cpuinfo: str, machine: str, expected: str) -> None:
+    assert parse_instruction_set(cpuinfo, machine) == expected
 
 
 @pytest.mark.parametrize(("listed", "count"), [("0", 1), ("0-15", 16), ("0-3,8,10-11", 7)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
 from uuid import uuid4
@@ -154,7 +154,7 @@ async def test_no_content_is_an_empty_answer_and_the_hubs_pace_is_read(tmp_path:
 
 
 async def test_a_clock_that_is_wrong_is_noticed(tmp_path: Path) -> None:
-    hours_ahead = format_datetime(datetime.now(timezone.utc) + timedelta(hours=5), usegmt=True)
+    hours_ahead = format_datetime(datetime.now(UTC) + timedelta(hours=5), usegmt=True)
     client = make_client(tmp_path, lambda _: httpx.Response(200, json=BEAT, headers={"Date": hours_ahead}))
     client._keep_token("t", 900)
     assert client.has_trusted_clock

@@ -103,7 +103,7 @@ def test_a_rotation_of_hub_keys_is_followed_and_kept(tmp_path: Path) -> None:
     identity.record_enrolment("http://hub", make_request(identity), make_answer(pinned))
     listed = [{"kid": key.kid, "public_key": key.public_key} for key in (pinned, coming)]
     claims = {"aud": str(identity.node_id), "exp": NOW + 600, "hub_keys": listed}
-    signed = [jwt.encode(claims, old, algorithm="EdDSA", headers={"kid": "old"})]
+    signed = [jwt.encode(claims, old, algorithm="EdDSA", headers={"kid": "old", "typ": tokens.KEY_SET_TYPE})]
     assert identity.take_over_keys(signed, now_seconds=NOW)
     assert identity.take_over_keys(signed, now_seconds=NOW)
     assert list(Identity(state).hub_keys) == [pinned, coming]
@@ -117,7 +117,7 @@ def test_keys_that_nobody_vouches_for_are_not_taken_over(tmp_path: Path) -> None
     identity.record_enrolment("http://hub", make_request(identity), make_answer(pinned))
     listed = [{"kid": "old", "public_key": strange.public_key}]
     claims = {"aud": str(identity.node_id), "exp": NOW + 600, "hub_keys": listed}
-    signed = [jwt.encode(claims, stranger, algorithm="EdDSA", headers={"kid": "old"})]
+    signed = [jwt.encode(claims, stranger, algorithm="EdDSA", headers={"kid": "old", "typ": tokens.KEY_SET_TYPE})]
     assert not identity.take_over_keys(signed, now_seconds=NOW)
     assert list(identity.hub_keys) == [pinned]
     assert identity.knows_one_of([strange, pinned])

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
-
 import tomllib
+from pathlib import Path
 
 # What Python on Windows lacks, of what anyone here might use.
 MODULES = ("fcntl", "pwd", "grp", "resource", "termios", "tty", "pty", "syslog")

@@ -226,7 +226,7 @@ class Authority:
         self._server_path = folder / "server.pem"
         key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Attic Authority")])
-        now = datetime.datetime.now(datetime.timezone.utc)
+        now = datetime.datetime.now(datetime.UTC)
 
         def build(subject: x509.Name, public_key: ec.EllipticCurvePublicKey, is_ca: bool) -> x509.CertificateBuilder:
             return (

@@ -15,8 +15,8 @@ from computepool.core.errors import InvalidRequest, StaleBoot, StaleLease
 from computepool.core.jobs.cause import Cause
 from computepool.node import patience, reporter
 from computepool.node.claim_loop import ClaimLoop
-from computepool.node.heartbeat import Rhythm
 from computepool.node.reporter import BATCH_MAX, Reporter
+from computepool.node.rhythm import Rhythm
 from computepool.wire.attempts import Claim, CompleteOutcome, Completion, Controls, NextAnswer
 from tests.support.agent_world import (
     Answer,

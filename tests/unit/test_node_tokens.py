@@ -151,6 +151,21 @@ def test_a_key_list_for_others_empty_or_old_is_not_taken_over(changes: dict[str,
     assert find_vouched([make_key_list(HUB_PRIVATE, "k1", PINNED, **changes)]) is None
 
 
+def test_a_key_list_without_an_end_or_of_another_type_is_not_taken_over() -> None:
+    """One that was kept could bring back a revoked key; and nothing else that the hub signs is a key list."""
+    keys = [{"kid": each.kid, "public_key": each.public_key} for each in PINNED]
+    claims = {"aud": str(NODE_ID), "exp": int(NOW) + 600, "hub_keys": keys}
+
+    def encode(claims: dict[str, Any], **header: str) -> str:
+        return jwt.encode(claims, HUB_PRIVATE, algorithm="EdDSA", headers={"kid": "k1", **header})
+
+    assert find_vouched([encode(claims, typ=tokens.KEY_SET_TYPE)]) == PINNED
+    del claims["exp"]
+    assert find_vouched([encode(claims, typ=tokens.KEY_SET_TYPE)]) is None
+    claims["exp"] = int(NOW) + 600
+    assert find_vouched([encode(claims), encode(claims, typ=tokens.JOB_TOKEN_TYPE)]) is None
+
+
 def test_a_key_list_with_a_key_that_is_none_is_not_taken_over() -> None:
     listed = [*PINNED, HubKey(kid="k2", public_key="AAAA")]
     assert find_vouched([make_key_list(HUB_PRIVATE, "k1", listed)]) is None
@@ -202,7 +217,7 @@ def make_receipt(key: Ed25519PrivateKey, *completions: Completion) -> str:
 def make_key_list(key: Ed25519PrivateKey, kid: str, listed: list[HubKey], **changes: Any) -> str:
     keys = [{"kid": each.kid, "public_key": each.public_key} for each in listed]
     claims = {"aud": str(NODE_ID), "exp": int(NOW) + 600, "hub_keys": keys, **changes}
-    return jwt.encode(claims, key, algorithm="EdDSA", headers={"kid": kid})
+    return jwt.encode(claims, key, algorithm="EdDSA", headers={"kid": kid, "typ": tokens.KEY_SET_TYPE})
 
 
 def find_vouched(signed: list[str]) -> list[HubKey] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -406,7 +406,7 @@ def test_slices_that_are_too_short_are_answered_with_the_wall_limit_that_would_d
 
 
 def test_slots_that_are_closed_are_told_with_the_hour_at_which_the_first_opens():
-    monday = datetime(2030, 1, 7, 19, 0, tzinfo=timezone.utc)
+    monday = datetime(2030, 1, 7, 19, 0, tzinfo=UTC)
     classes = [
         make_class(standing=Standing.CLOSED, slot_count=2, opens_at=monday + timedelta(days=1)),
         make_class(standing=Standing.CLOSED, tier="other", opens_at=monday.astimezone(ZoneInfo("Asia/Kolkata"))),
@@ -566,7 +566,7 @@ def test_an_owner_is_told_how_far_to_come_down_and_what_that_would_bring():
 
 
 def test_a_closed_node_says_when_it_opens_on_its_owners_clock():
-    opens = datetime(2030, 1, 7, 18, 0, tzinfo=timezone.utc).astimezone(ZoneInfo("Europe/Berlin"))
+    opens = datetime(2030, 1, 7, 18, 0, tzinfo=UTC).astimezone(ZoneInfo("Europe/Berlin"))
     found = explain_idle(make_node(closed=True, opens_at=opens), [FITS])
     assert found.words.endswith("It opens on Monday 19:00 (Europe/Berlin).")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from computepool import clock
 from computepool.core.errors import InvalidSpec
 from computepool.core.jobs.spec import JobPrice, Requirements
-from computepool.core.ledger.charging import PriceMode
+from computepool.core.ledger.charging import LeaseTerms, PriceMode
 from computepool.core.market.rate_card import Bucket
 from computepool.core.placement.price import Asked, SlicePrice, round_spot
 from computepool.core.placement.shape import to_shape
@@ -202,6 +204,36 @@ def test_ones_own_slot_costs_nothing_in_either_mode(book):
     own = make_candidate(slot=SLOT, price_microcredits_per_hour=ask(book, 50), owner_id=OWNER)
     assert (book.rate(own, 10, OWNER), book.price_slice(own, fix(book), OWNER)) == (0, 0)
     assert (book.rate(own, 100, SUBMITTER), book.price_slice(own, fix(book), SUBMITTER)) == (100, 560_000)
+
+
+# Terms
+
+
+@pytest.mark.parametrize(
+    ("served", "fee_ppm", "hours"),
+    [
+        (None, 200_000, 72),
+        (-3, 200_000, 72),
+        (29, 200_000, 72),
+        (105, 175_000, 39),
+        (180, 150_000, 6),
+        (999, 150_000, 6),
+    ],
+)
+def test_what_is_agreed_with_a_lease_follows_the_days_that_its_node_has_served(served, fee_ppm, hours):
+    book = PriceBook(CARD, holdback_seconds=72 * 3_600)
+    since = None if served is None else clock.now() - timedelta(days=served, hours=1)
+    candidate = make_candidate(slot=SLOT, serving_since=since)
+    assert book.agree(candidate) == LeaseTerms(fee_ppm, hours * 3_600)
+
+
+def test_a_hub_that_runs_on_sees_the_days_go_by_without_reading_the_node_again(monkeypatch):
+    book = PriceBook(CARD, holdback_seconds=72 * 3_600)
+    candidate = make_candidate(slot=SLOT, serving_since=clock.now())
+    assert book.agree(candidate) == book.terms
+    later = clock.now() + timedelta(days=180)
+    monkeypatch.setattr(clock, "now", lambda: later)
+    assert book.agree(candidate) == LeaseTerms(150_000, 6 * 3_600)
 
 
 # The file

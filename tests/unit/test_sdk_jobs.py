@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -36,7 +36,7 @@ from computepool.wire.jobs import (
 )
 from computepool.wire.nodes import Hardware, Node, Offer, SetOffer
 
-NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ID = UUID(int=7)
 JOB = f"/v1/jobs/{ID}"
 ATTEMPT = UUID(int=9)
@@ -154,6 +154,17 @@ def test_a_job_is_described_as_asked_for(answers: Answers, tmp_path: Path) -> No
     need = spec.requirements
     assert (need.vram_bytes, need.ram_bytes, need.tiers) == (16_000_000_000, 2 * 1024**3, ("rtx-4090",))
     assert need.disk_bytes == Requirements().disk_bytes
+
+
+def test_secrets_go_along_with_the_job_and_ask_for_a_container(answers: Answers) -> None:
+    answers.on("POST /v1/jobs", make_job())
+    answers.client.submit(command=["true"], secrets={"TOKEN": "correct horse"})
+    assert answers.submitted().secrets == {"TOKEN": "correct horse"}
+    assert answers.submitted().requirements.isolation is IsolationLevel.CONTAINER
+    answers.client.submit(command=["true"], secrets={"TOKEN": "correct horse"}, isolation="gvisor")
+    assert answers.submitted().requirements.isolation is IsolationLevel.GVISOR
+    answers.client.submit(command=["true"])
+    assert answers.submitted().requirements.isolation is IsolationLevel.SANDBOXED
 
 
 def test_wishes_go_along_with_the_job(answers: Answers) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from random import Random
 
 import pytest
@@ -40,7 +40,7 @@ from computepool.core.trust.products import (
 )
 
 SEED = bytes(range(32))
-NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CARD_4090 = Claim("rtx-4090", None, 16)
 
 

@@ -10,7 +10,6 @@ import struct
 import subprocess
 import sys
 import zipfile
-from dataclasses import replace
 
 import numpy
 import pytest
@@ -24,7 +23,7 @@ from computepool.core.trust.comparators.compare import (
     find_hash_difference,
     list_to_compare,
 )
-from computepool.core.trust.comparators.numerics import NumericsClass, may_judge
+from computepool.core.trust.comparators.numerics import find_numeric_class, may_judge
 from computepool.core.trust.comparators.tolerance import Tolerance, Unreadable, are_close
 
 TOLERANCE = Tolerance()
@@ -37,6 +36,11 @@ kept = io.BytesIO()
 numpy.save(kept, numpy.abs(left @ right).mean(axis=0))
 sys.stdout.buffer.write(kept.getvalue())
 """
+
+WHOLE = "numpy.abs(left @ right).mean(axis=0)"
+CANCELLING = JOB.replace(WHOLE, "left @ right")
+# Summed in another order even where there is one core.
+OTHERWISE = JOB.replace(WHOLE, "left[:, :300] @ right[:300] + left[:, 300:] @ right[300:]")
 
 
 def to_npy(values: object) -> bytes:
@@ -51,11 +55,11 @@ def to_npz(**values: object) -> bytes:
     return kept.getvalue()
 
 
-def run_job(threads: int) -> bytes:
+def run_job(threads: int, job: str = JOB) -> bytes:
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     environment = os.environ | dict.fromkeys(names, str(threads))
     return subprocess.run(
-        [sys.executable, "-c", JOB], env=environment, check=True, timeout=240, capture_output=True
+        [sys.executable, "-c", job], env=environment, check=True, timeout=240, capture_output=True
     ).stdout
 
 
@@ -74,6 +78,24 @@ def test_the_same_numpy_job_on_other_thread_counts_agrees_and_a_corrupted_one_do
     assert find("out.npy", one, two) is None
     bad = corrupt(numpy.load(io.BytesIO(two)))
     assert "number 0 is" in (find("out.npy", one, to_npy(bad)) or "")
+
+
+def test_single_precision_that_nearly_cancels_agrees_on_other_thread_counts_and_mixed_sizes_hide_nothing():
+    one, two = (numpy.load(io.BytesIO(run_job(*each))) for each in ((1, CANCELLING), (2, OTHERWISE)))
+    assert (one != two).any(), "or nothing is shown"
+    assert not numpy.allclose(one, two, rtol=TOLERANCE.relative, atol=TOLERANCE.absolute)
+    assert find("out.npy", to_npy(one), to_npy(two)) is None
+    assert find("out.npy", to_npy(one), to_npy(corrupt(two))) is not None
+    # A large number of one side makes no room for others, nor does any where digits suffice.
+    forged = one + numpy.float32(1.0)
+    forged[0, 0] = 1e30
+    assert "number 0 is" in (find("out.npy", to_npy(one), to_npy(forged)) or "")
+    forged[0, 0] = one[0, 0]
+    assert find("out.npy", to_npy(one), to_npy(forged)) is not None
+    mixed = numpy.array([1e6, 0.1])
+    assert find("out.npy", to_npy(mixed), to_npy([1e6, 0.101])) is not None
+    exact = Tolerance(relative=0.0, absolute=0.0)
+    assert find_file_difference("out.npy", to_npy(one), to_npy(two), exact) is not None
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4", ">f8", "c8", "c16"])
@@ -223,10 +245,17 @@ def test_only_files_with_numbers_are_looked_into():
     assert find_hash_difference(ours, ours) is None
 
 
-def test_bits_are_asked_for_within_one_numerics_class_only():
-    here = NumericsClass("ada", "555.42", "torch 2.8", 8)
-    there = replace(here, threads=4)
-    assert may_judge(Comparator(), computes_floats=True, one=here, other=here)
-    assert not may_judge(Comparator(), computes_floats=True, one=here, other=there)
-    assert may_judge(Comparator(), computes_floats=False, one=here, other=there)
-    assert may_judge(NUMERIC, computes_floats=True, one=here, other=there)
+def test_bits_are_asked_for_within_one_numeric_class_only():
+    assert may_judge(Comparator(), "x86_64-v3", "x86_64-v3")
+    assert not may_judge(Comparator(), "x86_64-v3", "x86_64-v4")
+    assert may_judge(Comparator(anywhere=True), "x86_64-v3", "x86_64-v4")
+    assert may_judge(NUMERIC, "x86_64-v3", "x86_64-v4")
+
+
+def test_the_numeric_class_of_a_slot_is_what_the_job_computes_with():
+    card = {"name": "RTX 4090", "driver": "555.42", "runtime": "CUDA 12.4"}
+    machine = {"cpu_name": "Ryzen 9", "instruction_set": "x86_64-v4-AuthenticAMD", "gpus": [{"name": "A2"}, card]}
+    assert find_numeric_class(machine, "cpu:0", uses_gpu=False) == "x86_64-v4-AuthenticAMD"
+    assert find_numeric_class(machine, "gpu:1", uses_gpu=False) == "x86_64-v4-AuthenticAMD"
+    assert find_numeric_class(machine, "gpu:1", uses_gpu=True) == "RTX 4090/555.42/CUDA 12.4/x86_64-v4-AuthenticAMD"
+    assert find_numeric_class({"cpu_name": "Ryzen 9", "gpus": []}, "cpu:0", uses_gpu=False) == "Ryzen 9"

@@ -11,6 +11,7 @@ import pytest
 from computepool.core.ids import AccountId, AttemptId, NodeId
 from computepool.core.trust.confidence import LEVELS, count_runs, find_confidence, plan_level
 from computepool.core.trust.identities import NEW_PER_NETWORK_MAX, Origin, find_identity_refusal
+from computepool.core.trust.release import PROBATION_PAY_WAIT, PayWait, find_pay_wait
 from computepool.core.trust.standing import (
     BUGGED_WINDOW,
     RETURNING_RESULTS,
@@ -24,14 +25,12 @@ from computepool.core.trust.standing import (
     may_lease,
     may_release_pay,
     readmit,
+    record_bugged,
     record_validated,
 )
 from computepool.core.trust.validation import (
     RATE_MIN,
-    TRANSITIONS,
-    HeldResult,
     MoreRuns,
-    ResultEvent,
     ResultState,
     Ruling,
     Runner,
@@ -46,8 +45,6 @@ from computepool.core.trust.validation import (
     judge_known_answer,
     judge_quorum,
     label_answers,
-    list_retro_audits,
-    move_result,
 )
 from tests.support.builders import NOW
 
@@ -191,33 +188,6 @@ def test_answers_are_numbered_by_the_first_that_they_agree_with():
     assert label_answers([[], [True], [False, True], [False, False, False]]) == [0, 0, 0, 3]
 
 
-# States of a result
-
-
-def test_what_is_wrong_stays_wrong_and_what_is_verifying_is_never_finalised():
-    assert not any(state is ResultState.WRONG for state, _ in TRANSITIONS)
-    assert move_result(ResultState.VERIFYING, ResultEvent.HOLDBACK_OVER) is None
-    assert move_result(ResultState.FINALISED, ResultEvent.FOUND_WRONG) is ResultState.WRONG
-    assert {state for state, _ in TRANSITIONS} | {ResultState.WRONG} == set(ResultState)
-    assert set(TRANSITIONS.values()) == set(ResultState) - {ResultState.VERIFYING}
-
-
-def test_a_retro_audit_covers_everything_that_is_not_finalised_and_not_audited():
-    held = [
-        HeldResult(AttemptId(UUID(int=number)), state, audited)
-        for number, (state, audited) in enumerate(
-            [
-                (ResultState.ACCEPTED, False),
-                (ResultState.ACCEPTED, True),
-                (ResultState.FINALISED, False),
-                (ResultState.UNVERIFIED, False),
-                (ResultState.WRONG, False),
-            ]
-        )
-    ]
-    assert [each.int for each in list_retro_audits(held)] == [0, 3]
-
-
 # The way down and back
 
 
@@ -278,6 +248,20 @@ def test_a_bugged_node_works_its_way_back_unpaid():
     assert may_decide(after(*right(120)), now=NOW)
 
 
+def test_what_a_network_finds_leads_to_the_same_place_as_two_wrong_results():
+    by_jobs = after(*right(100), False, False)
+    by_network, effects = record_bugged(after(*right(100)), now=NOW)
+    assert (by_network.standing, by_network.bugged_count) == (by_jobs.standing, by_jobs.bugged_count)
+    assert by_network.since == by_network.serving_since == NOW
+    newcomer, _ = record_bugged(NodeTrust(), now=NOW)
+    assert newcomer.serving_since is None, "whoever has not passed probation has no tenure to begin anew"
+    assert effects == (TrustEffect.STOP_LEASES, TrustEffect.RETRO_AUDIT, TrustEffect.FORFEIT_PAY)
+    assert record_bugged(by_network, now=NOW + timedelta(hours=1)) == (by_network, ())
+    assert readmit(by_network, now=NOW + timedelta(hours=96)).standing is Standing.RETURNING
+    twice, _ = record_bugged(replace(by_network, standing=Standing.CLEAR, bugged_count=2), now=NOW)
+    assert twice.standing is Standing.BARRED
+
+
 def test_one_wrong_result_on_the_way_back_ends_it_and_the_third_time_is_the_last():
     known = after(*right(100), False, False)
     for times in (2, 3):
@@ -300,6 +284,56 @@ def test_tenure_begins_with_passed_probation_and_anew_with_a_wrong_result():
     assert veteran.serving_since == NOW
     later, _ = record_validated(veteran, right=False, now=NOW + timedelta(days=5))
     assert later.serving_since == NOW + timedelta(days=5)
+
+
+def test_a_wrong_result_in_probation_begins_no_tenure():
+    assert after(*right(5), False).serving_since is None
+
+
+def test_passing_probation_frees_the_pay_that_waited_for_it_once():
+    nearly = after(*right(19))
+    passed, effects = record_validated(nearly, right=True, now=NOW)
+    assert effects == (TrustEffect.UNFREEZE_PAY,)
+    assert record_validated(passed, right=True, now=NOW)[1] == ()
+    vouched = NodeTrust(integrity=nearly.integrity, is_vouched=True)
+    assert record_validated(vouched, right=True, now=NOW)[1] == (), "nothing waited"
+
+
+# Pay that waits
+
+
+def find_wait(known: NodeTrust, *, days: float = 0, is_checked: bool = True) -> PayWait | None:
+    return find_pay_wait(known, is_checked=is_checked, earned_at=NOW, now=NOW + timedelta(days=days))
+
+
+def test_a_newcomers_pay_waits_for_probation_but_not_for_ever():
+    newcomer = after(*right(19))
+    assert find_wait(newcomer, days=29.9) == PayWait(NOW + PROBATION_PAY_WAIT)
+    assert find_wait(newcomer, days=30) is None
+    assert find_wait(after(*right(20))) is None
+    assert find_wait(NodeTrust(is_vouched=True)) is None
+
+
+def test_pay_for_what_nobody_checks_does_not_wait_for_probation():
+    assert find_wait(NodeTrust(), is_checked=False) is None
+
+
+def test_pay_of_a_node_that_is_not_clear_waits_whatever_it_is_for_and_however_long():
+    for standing in set(Standing) - {Standing.CLEAR}:
+        assert find_wait(NodeTrust(standing=standing), days=400, is_checked=False) == PayWait(None)
+
+
+def test_the_days_count_from_when_the_node_was_clear():
+    since = NodeTrust(since=NOW + timedelta(days=10))
+    assert find_wait(since, days=39.9) is not None
+    assert find_wait(since, days=40) is None
+
+
+def test_what_waits_is_looked_at_once_a_day_and_when_its_time_has_come():
+    late = NOW + PROBATION_PAY_WAIT - timedelta(hours=1)
+    assert PayWait(None).next_look(NOW) == NOW + timedelta(days=1)
+    assert PayWait(NOW + PROBATION_PAY_WAIT).next_look(NOW) == NOW + timedelta(days=1)
+    assert PayWait(NOW + PROBATION_PAY_WAIT).next_look(late) == NOW + PROBATION_PAY_WAIT
 
 
 # New names

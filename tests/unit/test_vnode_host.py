@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load
 
 from computepool.core.networks.spec import OptimizerKind, OptimizerSpec
-from computepool.node.tokens import verify_seat_token
+from computepool.node.tokens import KEY_SET_TYPE, verify_seat_token
 from computepool.node.vnodes.checkpoints import pack, take_snapshot
 from computepool.node.vnodes.data import Dataset
 from computepool.node.vnodes.events import CheckpointReady
@@ -205,7 +205,7 @@ async def test_a_host_learns_the_hubs_new_keys_from_those_that_it_knows_and_from
         now = int(time.time())
         told = [{"kid": key.kid, "public_key": key.public_key} for key in keys]
         claims = {"iss": "hub", "aud": str(NODE_ID), "iat": now, "exp": now + 60, "hub_keys": told}
-        return jwt.encode(claims, by.key, algorithm="EdDSA", headers={"kid": by.kid})
+        return jwt.encode(claims, by.key, algorithm="EdDSA", headers={"kid": by.kid, "typ": KEY_SET_TYPE})
 
     at.host._learn_keys([vouch(stranger)])
     assert at.host._edges._guard.hub_keys == old.hub_keys

@@ -7,7 +7,7 @@ import re
 from playwright.sync_api import expect
 
 from tests.support.apart import run_apart
-from tests.support.bugged_nodes import bug_node
+from tests.support.bugged_nodes import bug_node, forgive_node
 from tests.support.earnings import insert_held_pay
 from tests.support.held_transaction import hold_transaction
 from tests.support.people import sign_up
@@ -228,12 +228,20 @@ def test_a_node_that_computed_wrongly_is_shown_with_what_it_got_wrong(stage, vis
     node = stage.call(chen, "GET", "/v1/nodes")["nodes"][0]
     run_apart(bug_node(stage.dsn, node["id"], chen.account_id, wrong=2))
     page = visitor(stage.operator).open("/operator/")
-    row = page.get_by_role("region", name="Bugged nodes", exact=True).get_by_role("row").filter(has_text=node["name"])
+    row = (
+        page.get_by_role("region", name="Distrusted nodes", exact=True)
+        .get_by_role("row")
+        .filter(has_text=node["name"])
+    )
+    expect(row).to_contain_text("bugged")
     row.get_by_text("2 spans that others got otherwise").click()
     expect(row).to_contain_text("steps 10 to 20 of run")
     expect(row).to_contain_text("computed again by 2 others")
     row.get_by_role("link", name=node["name"]).click()
     expect(page.get_by_role("heading", name=node["name"])).to_be_visible()
+    expect(page.get_by_role("region", name="Trust")).to_contain_text("bugged")
+    # It works for the other tests again.
+    run_apart(forgive_node(stage.dsn, node["id"]))
 
 
 def test_a_key_is_made_shown_once_and_revoked(stage, visitor) -> None:

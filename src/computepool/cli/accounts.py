@@ -28,17 +28,19 @@ _ACCOUNTS_SHOWN = 200
 @click.option(
     "--weight", type=float, help="Its part of the fleet while others wait too, against theirs: 0.01 to 100."
 )
+@click.option("--new-nodes", type=click.IntRange(min=0), help="How many new machines it may bring in 30 days.")
 @click.option("--json", "as_json", is_flag=True, help="Print the hub's answer for programs.")
 @hub_options
 def command(
     account: str | None,
     priority_class_max: str | None,
     weight: float | None,
+    new_nodes: int | None,
     as_json: bool,
     hub_url: str | None,
     key: str | None,
 ) -> None:
-    """List the accounts of your hub; or show one ACCOUNT; or grant it a priority class or a weight.
+    """List the accounts of your hub; or show one ACCOUNT; or grant it a priority class, a weight or more machines.
 
     ACCOUNT is an e-mail address, an id, or a piece of at least four characters from an id's beginning or end.
     """
@@ -46,9 +48,9 @@ def command(
 
     from computepool.cli.terminal import print_json, screen
 
-    changed = priority_class_max is not None or weight is not None
+    changed = any(grant is not None for grant in (priority_class_max, weight, new_nodes))
     if account is None and changed:
-        raise click.UsageError("Name the ACCOUNT that --class or --weight is for.")
+        raise click.UsageError("Name the ACCOUNT that --class, --weight or --new-nodes is for.")
     client = connect(hub_url, key)
     if account is None:
         found = list(islice(client.accounts(), _ACCOUNTS_SHOWN + 1))
@@ -58,7 +60,9 @@ def command(
         return
     one = find_account(client, account)
     if changed:
-        one = client.change_account(account_id=one.id, fair_weight=weight, priority_class_max=priority_class_max)
+        one = client.change_account(
+            account_id=one.id, fair_weight=weight, priority_class_max=priority_class_max, new_nodes_max=new_nodes
+        )
     print_json(one) if as_json else _show_one(one)
 
 
@@ -106,6 +110,8 @@ def _show_one(account: Account) -> None:
         ("stored", f"{format_size(account.stored_bytes)} of {format_size(limits.stored_bytes_max)}"),
         ("calls", f"{limits.calls_per_minute_max:,} a minute at most"),
     ]
+    if limits.new_nodes_max is not None:
+        rows.append(("new nodes", f"{limits.new_nodes_max:,} in 30 days at most"))
     for name, value in rows:
         click.echo(f"{name:<10} {value}")
     if account.suspended_at is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from computepool.cli.access import connect, hub_options
+from computepool.cli.lazy import ListedGroup
 
 if TYPE_CHECKING:
     from computepool.wire.audit import AuditCheck, BalanceCheck, Proof
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 _EXIT_BAD = 1
 
 
-@click.group("audit")
+@click.group("audit", cls=ListedGroup)
 def command() -> None:
     """Check the books: for operators `verify`, for everyone `proof`."""
 

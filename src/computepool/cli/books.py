@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from computepool.cli.access import connect, hub_options
+from computepool.cli.lazy import ListedGroup
 
 if TYPE_CHECKING:
     from computepool.wire.books import ClosedBooks, ProviderMovement
@@ -17,7 +18,7 @@ _EXIT_DIFFERS = 1
 _PROVIDER_HEADS = ["id", "currency", "amount_minor"]
 
 
-@click.group("books")
+@click.group("books", cls=ListedGroup)
 def command() -> None:
     """The operator's books."""
 

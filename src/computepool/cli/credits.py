@@ -9,6 +9,7 @@ import click
 
 from computepool.cli.access import connect, hub_options
 from computepool.cli.disputes import dispute_commands, operator_dispute_commands
+from computepool.cli.lazy import ListedGroup
 from computepool.cli.operator_credits import operator_commands
 
 if TYPE_CHECKING:
@@ -31,14 +32,7 @@ def _check_amount(_: click.Context, __: click.Parameter, amount: str) -> str:
 amount_argument = click.argument("amount", callback=_check_amount)
 
 
-class _InOrder(click.Group):
-    """Lists what everybody uses before what only operators do."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-
-@click.group("credits", cls=_InOrder, invoke_without_command=True)
+@click.group("credits", cls=ListedGroup, invoke_without_command=True)
 @as_json_option
 @hub_options
 @click.pass_context

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from computepool.cli.processes import Child, Children
     from computepool.sdk import Client
 
-# Where these machines are played: countries that cost the same.
-COUNTRIES = {"rtx-4090": "US", "rtx-3090": "GB", "rtx-4070": "JP", "rtx-3060": "BR", "cpu-only": "ZA"}
 PROFILES = ("rtx-4090", "rtx-3090", "rtx-4070", "rtx-3060", "cpu-only")
 # Played machines are played somewhere, so that a map has something to show and prices differ by region.
 COUNTRIES = {"rtx-4090": "US", "rtx-3090": "DE", "rtx-4070": "IN", "rtx-3060": "BR", "cpu-only": "JP"}

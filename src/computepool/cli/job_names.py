@@ -16,7 +16,7 @@ _JOBS_MAX = 2_000
 
 
 def find_job(client: Client, name: str) -> JobHandle:
-    whole = _to_uuid(name)
+    whole = to_uuid(name)
     if whole is not None:
         return client.get_job(job_id=whole)
     if name == "last":
@@ -54,7 +54,7 @@ def _list_ids(client: Client) -> list[UUID]:
     return ids
 
 
-def _to_uuid(text: str) -> UUID | None:
+def to_uuid(text: str) -> UUID | None:
     try:
         return UUID(text)
     except ValueError:

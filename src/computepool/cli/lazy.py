@@ -1,4 +1,4 @@
-"""A group of commands that imports a command only when it is called: `--help` must not wait for httpx and rich."""
+"""Groups of commands. One imports a command only when it is called: `--help` must not wait for httpx and rich."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import importlib
 from collections.abc import Mapping
 
 import click
+
+# Longer than any: nothing is cut.
+_SENTENCE_LENGTH_MAX = 1_000
 
 
 class LazyGroup(click.Group):
@@ -43,3 +46,15 @@ class LazyGroup(click.Group):
         """From the table, not from the commands: asking them would import them all."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in self._table.items()])
+
+
+class ListedGroup(click.Group):
+    """Lists its commands in the order in which they were added, each with the whole of its first sentence."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        lines = {name: each.get_short_help_str(limit=_SENTENCE_LENGTH_MAX) for name, each in self.commands.items()}
+        with formatter.section("Commands"):
+            formatter.write_dl(list(lines.items()))

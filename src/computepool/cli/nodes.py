@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from computepool.sdk import Client
     from computepool.wire.nodes import Node, Offer
+    from computepool.wire.trust import NodeTrust
 
-_CHANGES = ("drain", "pause", "resume", "remove", "floor", "offer")
+_CHANGES = ("drain", "pause", "resume", "remove", "floor", "offer", "trust", "vouch", "unvouch")
 
 
 @click.command("nodes")
@@ -43,6 +44,7 @@ def command(
 
     NODE is a name, an id, or a piece of at least four characters from an id's beginning or end.
     pause: finish what runs, take nothing new. drain: the same, then end the agent. remove: for good.
+    trust: how far its results are relied on, and the way up. vouch, unvouch: by the operator; it may check others.
     floor CREDITS: the least that you lend a slot of it for, per hour; 0 for nothing.
     offer: change the terms that are given as options; the others stay as they are. What runs goes on.
 
@@ -64,6 +66,10 @@ def command(
         print_json(nodes) if as_json else _show_list(nodes)
         return
     found = find_node(client, node)
+    if change in ("trust", "vouch", "unvouch"):
+        known = client.trust_node(node_id=found.id, vouched=None if change == "trust" else change == "vouch")
+        print_json(known) if as_json else _show_trust(found, known)
+        return
     if credits is not None:
         found = client.set_floor(node_id=found.id, credits_per_hour=credits)
     elif given:
@@ -111,6 +117,25 @@ def find_node(client: Client, name: str) -> Node:
         return named[0]
     chosen = pick_id(name, [node.id for node in nodes], what="node")
     return next(node for node in nodes if node.id == chosen)
+
+
+def _show_trust(node: Node, known: NodeTrust) -> None:
+    from computepool.cli.why import one_line, wrap
+    from computepool.core.ledger.decimals import say_credits
+    from computepool.core.words import say_count
+
+    for line in wrap(f"{one_line(node.name)}: {known.standing.value}. {known.words}"):
+        click.echo(line)
+    click.echo(
+        f"Results validated: {known.validated_count:,}; at least {known.integrity:.0%} right (95 % confidence); "
+        f"{known.audit_rate:.0%} are checked."
+    )
+    served = f"Serving cleanly since {known.serving_since:%Y-%m-%d}. " if known.serving_since else ""
+    for line in wrap(served + known.pay_words):
+        click.echo(line)
+    if known.pay_waiting_count:
+        count = say_count(known.pay_waiting_count, "attempt")
+        click.echo(f"Waiting beyond its holdback: {say_credits(known.pay_waiting_microcredits)}, for {count}.")
 
 
 def _show_list(nodes: list[Node]) -> None:

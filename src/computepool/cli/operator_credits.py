@@ -148,13 +148,23 @@ def confirm(subject: str, cash: str, reference: str, hub_url: str | None, key: s
 
 
 @click.command("record")
-@click.argument("kind", type=click.Choice(_KINDS))
+@click.argument("kind", type=click.Choice(_KINDS), metavar="WHAT")
 @click.argument("subject", type=click.UUID)
 @click.argument("cash")
 @click.argument("reference")
 @hub_options
 def record(kind: str, subject: UUID, cash: str, reference: str, hub_url: str | None, key: str | None) -> None:
-    """For operators: whatever else the bank's statement says, of the top-up or payout with the id SUBJECT."""
+    """For operators: whatever else the bank's statement says, of the top-up or payout with the id SUBJECT.
+
+    WHAT is one of
+
+    \b
+      top_up.opened  top_up.paid  top_up.failed
+      top_up.refunded  top_up.charged_back
+      payout.accepted  payout.confirmed  payout.failed  payout.returned
+
+    CASH is what the statement says, such as INR500.00, and REFERENCE the bank's own, which vouches for this once.
+    """
     from computepool.core.payments.claim import ClaimKind
 
     currency, minor = parse_cash(cash)

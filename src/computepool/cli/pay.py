@@ -34,15 +34,19 @@ def describe_pay(name: str, day: date, attempts: Iterable[PaidAttempt], *, every
     """Counts and sums of all; of those that differ or are disputed every one, of the others with `everything`."""
     from computepool.cli.why import lay_out, one_line, wrap
     from computepool.core.ledger.decimals import say_credits, to_decimal
+    from computepool.core.words import say_count
 
     counts: Counter[str] = Counter()
     sums: Counter[str] = Counter()
     missing = 0
+    waiting: list[PaidAttempt] = []
     told: list[PaidAttempt] = []
     for attempt in attempts:
         mark = attempt.mark.value
         counts[mark] += 1
         sums[mark] += attempt.earned_microcredits + (attempt.made_good_microcredits or 0)
+        if attempt.waits:
+            waiting.append(attempt)
         if attempt.differences:
             missing += attempt.missing_microcredits
         if (attempt.differences or attempt.dispute_reason or everything) and len(told) < _LINES_SHOWN:
@@ -58,6 +62,9 @@ def describe_pay(name: str, day: date, attempts: Iterable[PaidAttempt], *, every
         lines += ["", *wrap(f"You were paid {say_credits(-missing)} too much:")]
     elif not counts["underpaid"] and not counts["overpaid"]:
         lines += ["", "Everything agrees: rules, attempts and ledger."]
+    if waiting:
+        amount = say_credits(sum(attempt.earned_microcredits for attempt in waiting))
+        lines += ["", *wrap(f"Waiting: {amount}, for {say_count(len(waiting), 'attempt')}. {waiting[-1].waits}")]
     for attempt in told:
         lines += ["", *_describe(attempt)]
     return lines
@@ -89,6 +96,7 @@ def _describe(attempt: PaidAttempt) -> Sequence[str]:
         f"earned {to_decimal(attempt.earned_microcredits)}, moved {moved}"
     )
     lines = [head, *wrap(facts, indent="  "), *wrap(money, indent="  "), *wrap(attempt.words, indent="  ")]
+    lines += wrap(attempt.waits, indent="  ") if attempt.waits else []
     if attempt.dispute_state is not None:
         lines += wrap(f"dispute, {attempt.dispute_state.value}: {one_line(attempt.dispute_reason)}", indent="  ")
         lines += wrap(f"decided: {one_line(attempt.dispute_note)}", indent="  ") if attempt.dispute_note else []

@@ -101,6 +101,13 @@ def describe_quote(quote: Quote, *, slices: int) -> list[str]:
         lines += wrap(f"{pool:,} slot{'' if pool == 1 else 's'} of private pools take you, from {price} on.")
     if quote.owners_earn is not None:
         lines += wrap(f"Those who lend the slots would get {_say_range(quote.owners_earn)}.")
+    if quote.cost is not None and quote.levels:
+        shown = [
+            f"{each.confidence * 100:g} %: {'' if each.verify.value == 'audit' else '--verify quorum, '}"
+            f"{say_credits(each.surcharge_microcredits or 0)} more"
+            for each in quote.levels
+        ]
+        lines += wrap("To be sure of the results (with --compare), likely: " + "; ".join(shown) + ".")
     if quote.places:
         price = "CREDITS/H" if quote.price is None else "A SLICE"
         heads = ("TIER", "REGION", price, "SPOT", "USUAL", "FREE", "SLOTS", "STARTS")

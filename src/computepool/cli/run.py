@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 from datetime import datetime, timedelta
@@ -23,6 +24,7 @@ _SECOND_THOUGHT_SECONDS = 4.0
 # As the wire knows them; named here so that --help imports nothing. A test holds them together.
 _PREFERENCES = ("value", "cheapest", "fastest")
 _CLASSES = ("low", "normal", "high")
+_VERIFY = ("audit", "quorum", "none")
 
 
 class _RunCommand(click.Command):
@@ -72,6 +74,13 @@ class _RunCommand(click.Command):
 @click.option("--prefer", type=click.Choice(_PREFERENCES), default="value", show_default=True, help="Which slots.")
 @click.option("--kind", default="compute", show_default=True, help="What it is, by the rate card: ml, gaming, ...")
 @click.option("--env", "-e", "variables", multiple=True, metavar="NAME=VALUE", help="For the job. Repeatable.")
+@click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="NAME[=@FILE]",
+    help="For the job alone: the variable NAME of yours, or what FILE holds. Repeatable.",
+)
 @click.option("--file", "-f", "files", multiple=True, metavar="PATH", help="File or folder to send. Repeatable.")
 @click.option("--name", help="How the job is called. [default: the script's name]")
 @click.option("--retries", type=int, default=2, show_default=True, help="How often a failed slice is tried again.")
@@ -82,6 +91,19 @@ class _RunCommand(click.Command):
     show_default=True,
     metavar="TIME",
     help="How often what it saves leaves the machine: 30s, 5m.",
+)
+@click.option(
+    "--compare",
+    metavar="HOW",
+    help="When two results are the same, for others to check them: exact, exact:anywhere, numeric, numeric:1e-3, or "
+    "'command:python3 same.py'.",
+)
+@click.option(
+    "--verify",
+    type=click.Choice(_VERIFY),
+    default="audit",
+    show_default=True,
+    help="With --compare: check some results, have two strangers agree on each, or none.",
 )
 @click.option("--priority", type=int, default=0, show_default=True, help="Among your own slices: -10 to 10.")
 @click.option(
@@ -102,6 +124,7 @@ class _RunCommand(click.Command):
 def command(
     script: str | None,
     variables: tuple[str, ...],
+    secrets: tuple[str, ...],
     wall: str,
     checkpoint: str,
     deadline: str | None,
@@ -121,6 +144,7 @@ def command(
         computepool run --slices 100 simulate.py
         computepool run --gpu --prefer cheapest --max-price 40 --deadline 2h render.py
         computepool run --slices 100 --wall 10m --price-per-slice 2.5 render.py
+        computepool run --secret HF_TOKEN --egress huggingface.co:443 fetch.py
         computepool run -- sh -c 'nproc > $COMPUTEPOOL_OUTPUT_DIR/cores'
 
     Each slice finds its number in COMPUTEPOOL_SLICE_INDEX and leaves its results in COMPUTEPOOL_OUTPUT_DIR.
@@ -134,6 +158,7 @@ def command(
         wanted["requirements"] = choose_requirements(requirements)
     wanted |= {
         "env": parse_variables(variables),
+        "secrets": read_secrets(secrets),
         "wall_seconds": _parse_time("--wall", wall),
         "checkpoint_seconds": _parse_time("--checkpoint", checkpoint),
         "deadline_at": parse_deadline(deadline),
@@ -180,6 +205,36 @@ def parse_variables(pairs: tuple[str, ...]) -> dict[str, str]:
             raise click.UsageError(f"--env {pair}: write it as NAME=VALUE.")
         found[name] = value
     return found
+
+
+def read_secrets(words: tuple[str, ...]) -> dict[str, str]:
+    """From variables or files, never from the command line: others on the machine see it, and shells remember it."""
+    found = {}
+    for word in words:
+        name, equals, source = word.partition("=")
+        if equals and not source.startswith("@"):
+            raise click.UsageError(
+                f"--secret {name}: a value has no place on a command line. Set the variable {name} and write "
+                f"--secret {name}, or write --secret {name}=@FILE."
+            )
+        found[name] = _read_secret_file(name, source[1:]) if equals else _read_variable(name)
+    return found
+
+
+def _read_variable(name: str) -> str:
+    if name not in os.environ:
+        raise click.UsageError(
+            f"--secret {name}: you have no variable {name}. Set it, or write --secret {name}=@FILE."
+        )
+    return os.environ[name]
+
+
+def _read_secret_file(name: str, path: str) -> str:
+    """Without the line break that editors leave at the end."""
+    try:
+        return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError):
+        raise click.UsageError(f"--secret {name}: the file {path!r} cannot be read as text.") from None
 
 
 def _parse_time(option: str, text: str) -> int:

@@ -175,7 +175,7 @@ def _describe_transfers(found: list[TransferLine], *, is_more: bool) -> list[str
     signs = {"in": "+", "out": "-", "within": " "}
     rows = [
         (
-            f"{line.at:%Y-%m-%d %H:%M:%S}",
+            f"{line.at:%Y-%m-%d %H:%M}",
             line.kind.value,
             f"{line.source.value} > {line.target.value}",
             signs[line.flow.value] + line.credits,
@@ -193,7 +193,7 @@ def _describe_charges(found: list[ChargeLine], *, is_more: bool) -> list[str]:
         return ["No attempt ended."]
     rows = [
         (
-            f"{line.finished_at:%Y-%m-%d %H:%M:%S}" if line.finished_at else "",
+            f"{line.finished_at:%m-%d %H:%M}" if line.finished_at else "",
             f"{short_id(line.job_id)}/{line.slice_index}",
             line.cause.value if line.cause else line.state.value,
             "" if line.metered_seconds is None else f"{line.metered_seconds:,}",

@@ -13,6 +13,7 @@ from computepool.cli.access import connect, hub_options
 
 if TYPE_CHECKING:
     from computepool.wire.jobs import JobPrice, Requirements
+    from computepool.wire.trust import JobValidation
     from computepool.wire.why import (
         JobWhy,
         NodeWhy,
@@ -132,6 +133,28 @@ def describe_job(why: JobWhy) -> list[str]:
         lines += ["", *_describe_waiting(why.waiting)]
     if why.slice is not None:
         lines += ["", *_describe_slice(why, why.slice)]
+    if why.validation is not None:
+        lines += ["", *_describe_validation(why.validation)]
+    return lines
+
+
+def _describe_validation(found: JobValidation) -> list[str]:
+    from computepool.core.placement.price import format_credits
+
+    lines = wrap(found.words)
+    counts = found.counts
+    shown = {
+        "checked by others": counts.verified,
+        "from trusted nodes": counts.accepted,
+        "being checked": counts.verifying,
+        "unverified": counts.unverified,
+        "put right": counts.replaced,
+    }
+    said = ", ".join(f"{count:,} {words}" for words, count in shown.items() if count)
+    if said:
+        lines += wrap(f"Slices: {said}.")
+    if found.check_count:
+        lines += wrap(f"Checking has cost {format_credits(found.check_microcredits)} credits.")
     return lines
 
 
@@ -354,6 +377,8 @@ def describe_node(why: NodeWhy) -> list[str]:
         f"Node {one_line(why.name)} is {state}, {free}, heard {_say_ago(format_ago(why.last_seen_at, clock.now()))}."
     ]
     lines += ["", *wrap(why.words)]
+    if why.trust:
+        lines += wrap(f"Trust: {why.trust}")
     if why.waiting_count and why.free_count:
         more = "at least " if why.waiting_is_more else ""
         lines += wrap(f"Waiting: {more}{why.waiting_count:,} slices; {why.fitting_count:,} fit a free slot.")

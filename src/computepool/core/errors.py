@@ -8,7 +8,8 @@
     ├── Forbidden                  the credential holds but does not reach this far
     │   ├── SignUpClosed           this hub takes no new accounts (or none without an invite)
     │   ├── SyntheticRefused       a synthetic node at a hub that is not a demo
-    │   └── AccountSuspended
+    │   ├── AccountSuspended
+    │   └── InputBlocked           the operator has blocked a file or script that the job names
     ├── NotFound                   absent, or not yours: the two look the same on purpose
     ├── Conflict                   the state of affairs forbids it
     │   ├── IdempotencyMismatch    this key was used with another body
@@ -18,7 +19,8 @@
     │   ├── NodeRemoved
     │   └── VersionMismatch        the two sides of a call speak different major versions of the protocol
     ├── LimitExceeded              an account's limit, with the time to come back
-    │   └── RateLimited
+    │   ├── RateLimited
+    │   └── NewNodesLimited        an owner or a network brings more new nodes than may come
     ├── HubUnavailable             the hub cannot answer now (database away, shutting down)
     └── StoreError                 the embedded database cannot start or go on; the message says what to do
 
@@ -73,6 +75,10 @@ class AccountSuspended(Forbidden):
     code = "account_suspended"
 
 
+class InputBlocked(Forbidden):
+    code = "input_blocked"
+
+
 class NotFound(ComputePoolError):
     code = "not_found"
 
@@ -112,6 +118,10 @@ class LimitExceeded(ComputePoolError):
 
 class RateLimited(LimitExceeded):
     code = "rate_limited"
+
+
+class NewNodesLimited(LimitExceeded):
+    code = "new_nodes_limited"
 
 
 class HubUnavailable(ComputePoolError):

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 import msgspec
 
 from computepool.core.accounts.roles import SignUp
+from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.ledger.amount import AMOUNT_MAX
 from computepool.core.payments.cash import CREDIT, CashTerms
+from computepool.core.trust.identities import NEW_PER_OWNER_MAX
 from computepool.hub.store.pooler import Pooler
 
 PREFIX = "COMPUTEPOOL_HUB_"
@@ -102,7 +104,33 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     challenge_seconds: Annotated[
         float, _meta("How long one round of the work lasts by which a node shows its speed.", above=0, most=60)
     ] = 2.0
+    challenge_again_seconds: Annotated[
+        float,
+        _meta(
+            "How long a proven slot is left alone, on average, before it must show its speed again; drawn anew each "
+            "time. 0: nobody is asked again.",
+            least=0,
+        ),
+    ] = 3 * 86_400.0
+    new_nodes_max: Annotated[
+        Annotated[int, msgspec.Meta(ge=0)] | None,
+        _meta(
+            "How many new nodes one owner, or one network, may bring in 30 days. 0: as many as they like. Empty: 5, "
+            "and no limit in a demo."
+        ),
+    ] = None
     node_token_seconds: Annotated[int, _meta("Life of a node's token.", above=0)] = 900
+    secrets_isolation: Annotated[
+        IsolationLevel,
+        _meta("The least isolation that a job with secrets must ask for: sandboxed, container or gvisor."),
+    ] = IsolationLevel.CONTAINER
+    secrets_key: Annotated[
+        str,
+        _meta(
+            "Mixed into the key that jobs' secrets are encrypted with; the same at all hubs. Empty: who has the "
+            "database can open them."
+        ),
+    ] = ""
     job_token_seconds: Annotated[
         int, _meta("Within this time a node must have started what it was given.", above=0)
     ] = 600
@@ -154,7 +182,11 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     holdback_seconds: Annotated[
         int,
-        _meta("How long what an owner has earned can be taken back before it is theirs to use.", least=0, most=10**8),
+        _meta(
+            "How long what an owner has earned can be taken back before it is free; less after long service.",
+            least=0,
+            most=10**8,
+        ),
     ] = 72 * 3_600
     payment_provider: Annotated[
         PaymentKind,
@@ -228,6 +260,17 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_proof_demanded(self) -> bool:
         return not self.demo if self.hardware_proof is None else self.hardware_proof
+
+    @property
+    def is_proof_asked_again(self) -> bool:
+        return self.is_proof_demanded and self.challenge_again_seconds > 0
+
+    @property
+    def new_nodes_limit(self) -> int | None:
+        """None: there is none."""
+        if self.new_nodes_max is None:
+            return None if self.demo else NEW_PER_OWNER_MAX
+        return self.new_nodes_max or None
 
     @property
     def welcome_amount(self) -> int:

@@ -24,6 +24,7 @@ from computepool.hub.dispatch.rounds import Ending, Rounds
 from computepool.hub.live.feed import Live
 from computepool.hub.metrics import HubMetrics
 from computepool.hub.payments.port import Providers
+from computepool.hub.services.blocked_inputs import BlockedInputs
 from computepool.hub.services.callers import Callers
 from computepool.hub.services.cash_terms import CashBook
 from computepool.hub.services.challenges import Examiner
@@ -31,7 +32,8 @@ from computepool.hub.services.keyring import Keyring
 from computepool.hub.services.plugs import Plugs
 from computepool.hub.services.prices import PriceBook
 from computepool.hub.services.rate_limits import RateLimits
-from computepool.hub.services.submissions import Submission
+from computepool.hub.services.sittings import Sittings
+from computepool.hub.services.submissions import Submission, Submissions
 from computepool.hub.services.transitions import EndedAttempt
 from computepool.hub.store.connect import Pool
 from computepool.hub.store.hub import Change, ChangeKind
@@ -65,6 +67,7 @@ class Hub:
     share: FairShare
     evidence: Evidence
     elsewhere: Elsewhere
+    submissions: Submissions
     submits: Lane[Submission, Job]
     large_submits: Lane[Submission, Job]
     completions: Lane[Ending, CompleteOutcome]
@@ -74,6 +77,8 @@ class Hub:
     rate_limits: RateLimits = field(default_factory=RateLimits)
     pace: Pace = field(default_factory=Pace)
     examiner: Examiner = field(default_factory=Examiner)
+    sittings: Sittings = field(default_factory=Sittings)
+    blocked_inputs: BlockedInputs = field(default_factory=BlockedInputs)
     # The beat that nodes are told, stretched with the fleet.
     beat_seconds: float = 30.0
     plugs: Plugs = field(default_factory=Plugs)
@@ -95,6 +100,7 @@ class Hub:
         """What owners and the operator have changed, at whichever hub; None: nobody knows what."""
         if changes is None:
             self.callers.forget_all()
+            self.submissions.forget_accounts()
             self.registry.forget_all_soon()
             self.live.check_soon(None)
         for change in changes or ():
@@ -104,6 +110,7 @@ class Hub:
                 self.callers.forget_node(change.subject_id)
             elif change.kind is ChangeKind.ACCOUNT:
                 self.callers.forget_account(change.subject_id)
+                self.submissions.forget_account(change.subject_id)
                 self.live.check_soon(AccountId(change.subject_id))
         self.callers.note_heard()
 

@@ -33,7 +33,8 @@ from computepool.hub.dispatch.listener import run_listener
 from computepool.hub.dispatch.parked import ParkedCalls
 from computepool.hub.dispatch.registry import Registry
 from computepool.hub.dispatch.rounds import Rounds
-from computepool.hub.http.app import build_app
+from computepool.hub.http.app import all_routes, build_app
+from computepool.hub.http.hot import HotCalls
 from computepool.hub.http.jobs import to_job
 from computepool.hub.http.market import load_spots
 from computepool.hub.http.networks import to_line
@@ -48,6 +49,7 @@ from computepool.hub.rpc.process import rpc_beside
 from computepool.hub.services.accounts import ensure_operator
 from computepool.hub.services.callers import Callers
 from computepool.hub.services.cash_terms import CashBook
+from computepool.hub.services.job_secrets import delete_ended
 from computepool.hub.services.jobs import expire_jobs
 from computepool.hub.services.keyring import Keyring, ensure_keys
 from computepool.hub.services.leaderboard import count_days
@@ -55,6 +57,7 @@ from computepool.hub.services.leases import Leases
 from computepool.hub.services.market import keep_rate_card
 from computepool.hub.services.mesh import sample_grid
 from computepool.hub.services.prices import PriceBook, read_rate_card
+from computepool.hub.services.sittings import Sittings
 from computepool.hub.services.submissions import Submissions
 from computepool.hub.services.weights import load_weights
 from computepool.hub.store import hub as hub_store
@@ -63,18 +66,32 @@ from computepool.hub.store import nodes as node_store
 from computepool.hub.store.connect import Pool, create_pool
 from computepool.hub.store.embedded import EmbeddedPostgres
 from computepool.hub.store.migrate import migrate
-from computepool.hub.sweepers import auditor, deadlines, lease_reaper, market, payout_runner, sealer, settler
+from computepool.hub.sweepers import (
+    auditor,
+    bans,
+    deadlines,
+    inspector,
+    lease_reaper,
+    market,
+    payout_runner,
+    sealer,
+    settler,
+    sittings,
+)
 from computepool.hub.sweepers.loop import run_every
 
 log = logging.getLogger("computepool.hub")
 
 SHUTDOWN_SECONDS = 5
 HANG_UP_SECONDS = 0.2
+# Of uvicorn's ticks, ten a second, between two looks for connections that nobody uses.
+IDLE_TICKS = 50
 EXPIRY_BATCH = 100
+SECRETS_BATCH = 1_000
 # Calls that share one transaction at most.
-GROUP_MAX = 128
-# Such transactions at a time, for submits and for completions each.
-LANES = 2
+GROUP_MAX = 512
+# Large submits that are written at the same time; others wait for their turn, and hold up nobody else.
+LARGE_LANES = 2
 
 
 def run_hub(**overrides: Any) -> int:
@@ -129,9 +146,12 @@ async def serve(config: HubSettings, *, parent: int | None = None, with_rpc: boo
     site = load_site(config.site_dir)
     async with open_database(config) as dsn, open_hub(config, dsn) as hub:
         hub.has_site = site is not None
+        hot = HotCalls(hub, all_routes())
         server = _Server(
             uvicorn.Config(
                 build_app(hub, site),
+                # It stands where uvicorn expects the class of a protocol, and is called like one.
+                http=hot,  # type: ignore[arg-type]
                 host=config.host,
                 port=config.port,
                 log_level="warning",
@@ -144,6 +164,7 @@ async def serve(config: HubSettings, *, parent: int | None = None, with_rpc: boo
                 proxy_headers=False,
             ),
             hub,
+            hot,
         )
         sockets = None if parent is None else [listen_shared(config.host, config.port)]
         async with _rpc_process(config, hub, dsn) if with_rpc else contextlib.nullcontext():
@@ -185,16 +206,22 @@ async def open_database(config: HubSettings) -> AsyncIterator[str]:
 @contextlib.asynccontextmanager
 async def open_hub(config: HubSettings, dsn: str) -> AsyncIterator[Hub]:
     await migrate(dsn)
-    pool = await create_pool(dsn, size_max=config.pool_size_max, pooler=config.database_pooler)
+    # Half of the connections are for what is written all day. Without groups every call wants one of its own.
+    lent = config.pool_size_max // 2 if config.group_commit else config.pool_size_max
+    pool = await create_pool(
+        dsn, size_max=max(1, config.pool_size_max - config.pool_size_max // 2), pooler=config.database_pooler
+    )
+    writing = await create_pool(dsn, size_max=max(1, lent), pooler=config.database_pooler, keeps_plans=True)
     try:
-        hub = await _compose(config, pool)
+        hub = await _compose(config, pool, writing)
+        await hub.blocked_inputs.refresh(pool)
         await _greet_operator(hub)
         chores = [asyncio.create_task(chore) for chore in _list_chores(hub, config.database_listen_url or dsn)]
         try:
             yield hub
         finally:
             hub.close_calls()
-            await asyncio.gather(hub.submits.close(), hub.completions.close())
+            await asyncio.gather(hub.submits.close(), hub.large_submits.close(), hub.completions.close())
             with contextlib.suppress(Exception):
                 await hub.elsewhere.leave()
             for chore in chores:
@@ -206,10 +233,11 @@ async def open_hub(config: HubSettings, dsn: str) -> AsyncIterator[Hub]:
                 with contextlib.suppress(Exception):
                     await flush()
     finally:
-        await _close_pool(pool)
+        await asyncio.gather(_close_pool(pool), _close_pool(writing))
 
 
-async def _compose(config: HubSettings, pool: Pool) -> Hub:
+async def _compose(config: HubSettings, pool: Pool, writing: Pool) -> Hub:
+    """`writing` is the pool for submits, leases and completions."""
     blobs = LocalBlobs(data_root(config) / "blobs")
     blob_store_id = blobs.open_store()
     async with pool.acquire() as conn:
@@ -221,7 +249,7 @@ async def _compose(config: HubSettings, pool: Pool) -> Hub:
             "the folder this database was used with (the hubs of one grid share it)."
         )
     await ensure_keys(pool)
-    keyring = Keyring(facts.hub_id)
+    keyring = Keyring(facts.hub_id, pepper=config.secrets_key)
     await keyring.refresh(pool)
     book = load_weights(Path(config.placement_file) if config.placement_file else None)
     sets = {name: book.sets[name] for name in book.split.names_in_use}
@@ -232,9 +260,10 @@ async def _compose(config: HubSettings, pool: Pool) -> Hub:
     await keep_rate_card(pool, card, card_text)
     prices = PriceBook(card, holdback_seconds=config.holdback_seconds)
     registry = Registry(sets, evidence, prices.ask)
-    leases = Leases(pool, keyring, config, prices, weight_sets=book.split.names_in_use)
-    submissions = Submissions(pool, leases, book.split, lease_seconds=config.lease_seconds)
+    leases = Leases(writing, keyring, config, prices, weight_sets=book.split.names_in_use)
+    submissions = Submissions(writing, leases, book.split, lease_seconds=config.lease_seconds)
     elsewhere = Elsewhere(pool, registry.fleet, sets[book.split.first], hub_process_id)
+    asked = Sittings()
     rounds = Rounds(
         pool,
         parked,
@@ -245,6 +274,7 @@ async def _compose(config: HubSettings, pool: Pool) -> Hub:
         share,
         elsewhere,
         on_end=lambda ended: hub.on_end(ended),
+        sittings=asked,
     )
     callers = Callers(pool, keyring)
     shapes = Shapes(
@@ -275,10 +305,12 @@ async def _compose(config: HubSettings, pool: Pool) -> Hub:
         elsewhere=elsewhere,
         beats=Beats(pool, config, on_end=lambda ended: hub.on_end(ended)),
         metrics=HubMetrics(),
+        submissions=submissions,
         submits=_group(config, rounds.submit),
-        large_submits=SingleCommit(rounds.submit),
+        large_submits=GroupCommit(tell_blocked(rounds.submit), batch_max=1, lanes=LARGE_LANES),
         completions=_group(config, rounds.complete if config.group_commit else rounds.complete_apart),
         beat_seconds=config.beat_seconds,
+        sittings=asked,
     )
     return hub
 
@@ -287,7 +319,7 @@ def _group(
     config: HubSettings, commit: Commit[Item, Answer]
 ) -> GroupCommit[Item, Answer] | SingleCommit[Item, Answer]:
     if config.group_commit:
-        return GroupCommit(tell_blocked(commit), batch_max=GROUP_MAX, lanes=LANES)
+        return GroupCommit(tell_blocked(commit), batch_max=GROUP_MAX)
     return SingleCommit(commit)
 
 
@@ -305,6 +337,7 @@ def _list_chores(hub: Hub, dsn: str) -> list[Any]:
         run_listener(dsn, hub.rounds.hear),
         run_every(min(1.0, config.lease_seconds / 4), "lease_reaper", lambda: lease_reaper.run_once(hub), metrics),
         run_every(1.0, "expiry", lambda: expire_jobs(hub.pool, limit=EXPIRY_BATCH, on_end=hub.on_end), metrics),
+        run_every(5.0, "job_secrets", lambda: delete_ended(hub.pool, limit=SECRETS_BATCH), metrics),
         run_every(1.0, "deadlines", lambda: deadlines.run_once(hub), metrics),
         run_every(5.0, "settler", lambda: settler.run_once(hub), metrics),
         run_every(60.0, "debts", lambda: settler.collect_once(hub), metrics),
@@ -312,7 +345,11 @@ def _list_chores(hub: Hub, dsn: str) -> list[Any]:
         run_every(60.0, "reconciliation", lambda: payout_runner.reconcile_once(hub), metrics),
         run_every(60.0, "short_events", lambda: payout_runner.hear_again_once(hub), metrics),
         run_every(5.0, "auditor", lambda: auditor.run_once(hub), metrics),
+        run_every(2.0, "bans", lambda: bans.run_once(hub), metrics),
+        run_every(2.0, "sittings", lambda: sittings.run_once(hub), metrics),
         run_every(30.0, "sealer", lambda: sealer.run_once(hub), metrics),
+        run_every(1.0, "inspector", lambda: inspector.run_once(hub), metrics),
+        run_every(2.0, "trials", lambda: inspector.try_nodes_once(hub), metrics),
         run_every(5.0, "market", lambda: market.run_once(hub), metrics),
         run_every(5.0, "keyring", lambda: hub.keyring.refresh(hub.pool), metrics),
         run_every(5.0, "used_keys", hub.callers.flush_used_keys, metrics),
@@ -369,9 +406,10 @@ async def _close_pool(pool: Pool) -> None:
 class _Server(uvicorn.Server):
     """Parked calls would hold up the shutdown: they are answered as soon as the signal comes."""
 
-    def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
+    def __init__(self, config: uvicorn.Config, hub: Hub, hot: HotCalls) -> None:
         super().__init__(config)
         self._hub = hub
+        self._hot = hot
 
     async def startup(self, sockets: list[Any] | None = None) -> None:
         await super().startup(sockets)
@@ -379,6 +417,11 @@ class _Server(uvicorn.Server):
             log.info("hub_started url=%s demo=%s", self._hub.settings.url, self._hub.settings.demo)
             for warning in self._hub.cash_book.list_warnings(today=clock.now().date()):
                 log.warning("cash_rates_doubtful %s", warning)
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % IDLE_TICKS == 0:
+            self._hot.hang_up_idle()
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         asyncio.get_event_loop().call_soon_threadsafe(self._hub.close_calls)

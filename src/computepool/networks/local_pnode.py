@@ -96,7 +96,8 @@ class LocalPNode:
         if self._beating is not None:
             self._beating.cancel()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.gather(self._edges.close(), self._driver.close()), CLOSE_SECONDS)
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await asyncio.gather(self._edges.close(), self._driver.close())
 
     def _take_up(self, placement: Placement, order: dict[str, Any]) -> None:
         if self._dataset is None:

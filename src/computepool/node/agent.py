@@ -16,7 +16,7 @@ from uuid import UUID
 
 import computepool
 from computepool import clock, entropy
-from computepool.core.errors import ComputePoolError, NodeRemoved, StaleBoot, Unauthenticated
+from computepool.core.errors import ComputePoolError, NewNodesLimited, NodeRemoved, StaleBoot, Unauthenticated
 from computepool.core.ids import NodeId
 from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.isolation import IsolationLevel
@@ -35,7 +35,7 @@ from computepool.node.hardware.cpu import UnreadableMachine
 from computepool.node.hardware.detect import Detected, Lending, detect
 from computepool.node.hardware.port import Sight
 from computepool.node.hardware.profiles import UnknownProfile, get_profile_path
-from computepool.node.heartbeat import Heartbeat, Rhythm, run_touches
+from computepool.node.heartbeat import Heartbeat
 from computepool.node.holdings import Holdings
 from computepool.node.hosting import CannotHost, HostProcesses, prepare_hosting
 from computepool.node.hub_client import HubClient
@@ -45,7 +45,8 @@ from computepool.node.local_status import LocalStatus, RunningHere, make_times, 
 from computepool.node.measurements import declare, find_measurements
 from computepool.node.outfit import Wardrobe, split_list
 from computepool.node.packages import PackageCache
-from computepool.node.proving import prove_slots
+from computepool.node.proving import Prover, prove_slots
+from computepool.node.rhythm import Rhythm
 from computepool.node.self_check import check_disk, find_doubt
 from computepool.node.spent_tokens import SpentTokens
 from computepool.node.state_dir import StateDir, StateDirInUse
@@ -126,7 +127,7 @@ class Agent:
             return ExitCode.IN_USE if isinstance(error, StateDirInUse) else ExitCode.SETTINGS
         journal.keep_file(state.debug_log_path)
         # From the first moment on: runners of an earlier agent are waiting for a sign of life.
-        touching = asyncio.ensure_future(run_touches(state, self._rhythm))
+        touching = asyncio.ensure_future(self._rhythm.run_touches(state))
         hub = HubClient(self._config.hub_url, agent_version=computepool.__version__, ca_file=self._config.hub_ca_file)
         try:
             return await self._run_with(state, hub)
@@ -170,10 +171,12 @@ class Agent:
             config=self._config,
             boot_id=self._boot_id,
             wardrobe=wardrobe,
+            rhythm=self._rhythm,
             slots=make_slots(identity.node_id, detected, isolation),
             hosting=hosting,
         )
         holdings = Holdings(around)
+        holdings.shows_speed = self._config.measure and not detected.synthetic
         for left in await asyncio.to_thread(list_left_behind, state):
             holdings.adopt(left)
         self._holdings = holdings
@@ -195,10 +198,10 @@ class Agent:
         limits: list[PowerLimit] = []
         try:
             # A proof takes seconds of every card: not while the owner is there. The next start tries again.
-            if self._config.measure and not detected.synthetic and not holdings.running and watch.verdict.lends:
+            if holdings.shows_speed and not holdings.running and watch.verdict.lends:
                 await prove_slots(hub, detected)
             limits = await asyncio.to_thread(self._limit_power, rules)
-            await self._work(hub, identity, holdings, state)
+            await self._work(hub, identity, holdings, state, Prover(hub, detected, holdings))
         except NodeRemoved:
             holdings.stop_all(Cause.CANCELLED)
             await holdings.wait_until_empty(self._config.stop_grace_seconds + LAST_WORDS_SECONDS)
@@ -211,7 +214,9 @@ class Agent:
         journal.info("agent_ended", node_id=identity.node_id)
         return ExitCode.DONE
 
-    async def _work(self, hub: HubClient, identity: Identity, holdings: Holdings, state: StateDir) -> None:
+    async def _work(
+        self, hub: HubClient, identity: Identity, holdings: Holdings, state: StateDir, prover: Prover
+    ) -> None:
         """Returns when the node is drained, or when the time for draining is over."""
         greeting = asyncio.ensure_future(self._greet(hub, identity))
         await asyncio.wait({greeting}, timeout=GREETING_SECONDS)
@@ -230,14 +235,15 @@ class Agent:
         telling = asyncio.ensure_future(
             run_status(state.status_path, lambda: self._describe(hub, identity, holdings, claim_loop, state))
         )
-        open_ends = {greeting, claiming, beating, leaving, telling}
+        proving = asyncio.ensure_future(prover.run())
+        started = (greeting, claiming, beating, leaving, telling, proving)
+        open_ends: set[asyncio.Future[None]] = set(started)
         try:
             while claiming in open_ends and leaving in open_ends:
                 ended, open_ends = await asyncio.wait(open_ends, return_when=asyncio.FIRST_COMPLETED)
                 for each in ended:
                     each.result()
         finally:
-            started = (greeting, claiming, beating, leaving, telling)
             for each in started:
                 each.cancel()
             await asyncio.gather(*started, return_exceptions=True)
@@ -267,8 +273,7 @@ class Agent:
         """Learns the hub's rhythm, and makes sure that it is the hub that this node belongs to."""
         view = await patience.until_answered(hub.get_hub, what="greeting")
         identity.check_hub(view.hub_id)
-        self._rhythm.beat_seconds = view.beat_seconds
-        self._rhythm.lease_seconds = view.lease_seconds
+        self._rhythm.hear(beat_seconds=view.beat_seconds, lease_seconds=view.lease_seconds)
 
     async def _see_off(self, holdings: Holdings) -> None:
         """Gives running jobs their time after a signal, then ends them and waits for their last words."""
@@ -390,7 +395,7 @@ class Agent:
             answer = await patience.until_answered(
                 lambda: hub.enrol(request, owner_key=self._config.owner_key),
                 what="enrolment",
-                give_up_on=Unauthenticated,
+                give_up_on=(Unauthenticated, NewNodesLimited),
             )
         except ComputePoolError as error:
             raise CannotStart(ExitCode.REFUSED, f"The hub does not take this node: {error.message}") from None
@@ -402,8 +407,9 @@ class Agent:
         if not self._config.owner_key:
             return False
         try:
-            view = await asyncio.wait_for(hub.get_hub(), GREETING_SECONDS)
-        except (ComputePoolError, asyncio.TimeoutError):
+            async with asyncio.timeout(GREETING_SECONDS):
+                view = await hub.get_hub()
+        except (TimeoutError, ComputePoolError):
             return False
         identity.check_hub(view.hub_id)
         return not identity.knows_one_of(view.hub_keys)

@@ -31,10 +31,11 @@ from computepool.node.hosting import HostProcesses
 from computepool.node.hub_client import HubClient
 from computepool.node.identity import Identity
 from computepool.node.input_cache import InputCache, WrongBytes
-from computepool.node.job_terms import find_checkpoint_seconds, list_module, make_env, make_limits
+from computepool.node.job_terms import find_checkpoint_seconds, find_secrets, list_module, make_env, make_limits
 from computepool.node.log_shipping import LogShipper
 from computepool.node.outfit import Outfit, Wardrobe
 from computepool.node.refusal import Refused
+from computepool.node.rhythm import Rhythm
 from computepool.node.runner import handle
 from computepool.node.runner.request import AttemptRequest, InvalidAttempt
 from computepool.node.runner.status import FINISHED, STOP_CAUSES, VANISHED, Status
@@ -67,6 +68,7 @@ class Surroundings:
     boot_id: UUID
     # The sandboxes that passed their self-test, and what else a job may be given.
     wardrobe: Wardrobe
+    rhythm: Rhythm = field(default_factory=Rhythm)
     slots: Mapping[str, Slot] = field(default_factory=dict)
     # Absent: this node hosts no networks.
     hosting: HostProcesses | None = None
@@ -87,6 +89,7 @@ class HeldAttempt:
     ) -> None:
         self.id = assignment.attempt_id
         self.slot = assignment.slot
+        self.lease_seconds = assignment.lease_seconds
         # An attempt that was let go keeps its slot until its runner has ended, but the hub hears no more of it.
         self.is_let_go = let_go
         # The job is over, and its completion is on its way: the hub may give the slot away.
@@ -342,6 +345,7 @@ class HeldAttempt:
                 slot=self.slot,
                 lease_seconds=self._assignment.lease_seconds,
                 checkpoint_seconds=find_checkpoint_seconds(order),
+                secrets=tuple(find_secrets(order)),
                 agent_alive_path=str(self._around.state.alive_path),
             )
         except InvalidAttempt as error:

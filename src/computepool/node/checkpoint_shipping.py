@@ -43,8 +43,9 @@ class CheckpointShipper:
         """Ships what the job saved last. Its owner is paid to it, so that it is worth some patience."""
         ship = partial(patience.until_answered, self._ship_new, what="checkpoint", attempt_id=self._attempt_id)
         try:
-            await asyncio.wait_for(ship(), FINISH_SECONDS_MAX)
-        except asyncio.TimeoutError:
+            async with asyncio.timeout(FINISH_SECONDS_MAX):
+                await ship()
+        except TimeoutError:
             journal.warning("checkpoint_given_up", attempt_id=self._attempt_id, seconds=FINISH_SECONDS_MAX)
 
     async def _ship_new(self) -> None:

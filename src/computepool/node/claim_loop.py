@@ -16,9 +16,9 @@ from computepool.core.errors import ComputePoolError, HubUnavailable, NodeRemove
 from computepool.core.jobs.polling import poll_seconds, retry_seconds
 from computepool.node import journal, patience
 from computepool.node.config import NodeConfig, Poll
-from computepool.node.heartbeat import Rhythm
 from computepool.node.holdings import Holdings
 from computepool.node.hub_client import HubClient, NextReply
+from computepool.node.rhythm import Rhythm
 from computepool.wire.attempts import NextRequest
 
 # A held call that comes back empty sooner than this was not held: the hub is shutting down, or told us to pause.
@@ -150,6 +150,7 @@ class ClaimLoop:
 
     async def _rest(self, seconds: float) -> None:
         try:
-            await asyncio.wait_for(self._holdings.changed.wait(), seconds)
-        except asyncio.TimeoutError:
+            async with asyncio.timeout(seconds):
+                await self._holdings.changed.wait()
+        except TimeoutError:
             return

@@ -11,7 +11,7 @@ import re
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import msgspec
 from computepool import clock
 from computepool.node import processes_seen
 from computepool.node.attempt_folder import AttemptFolder, list_folders
+from computepool.node.job_terms import find_secrets
 from computepool.node.local_status import describe, look_at
 from computepool.node.runner import files as runner_files
 from computepool.node.runner import handle
@@ -121,7 +122,7 @@ def say_wait(name: str) -> str:
 
 
 def say_time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def make_bundle(folder: Path, *, extra: Mapping[str, str], secrets: Sequence[str] = ()) -> bytes:
@@ -180,7 +181,7 @@ def list_secrets(folder: Path) -> list[str]:
             found.append(assignment.lease_secret)
         order = _find_order(kept)
         if order is not None:
-            found += [str(value) for value in order.env.values()]
+            found += [str(value) for value in (*order.env.values(), *find_secrets(order).values())]
     return found
 
 

@@ -158,8 +158,9 @@ def _compare(slot: str, tflops: float, words: str, detected: Detected) -> Findin
 async def _look_at_hub(hub_url: str, ca_file: str) -> list[Finding]:
     hub = HubClient(hub_url, agent_version=computepool.__version__, ca_file=ca_file)
     try:
-        await asyncio.wait_for(hub.get_hub(), HUB_SECONDS)
-    except (ComputePoolError, asyncio.TimeoutError) as error:
+        async with asyncio.timeout(HUB_SECONDS):
+            await hub.get_hub()
+    except (TimeoutError, ComputePoolError) as error:
         reason = error.message if isinstance(error, ComputePoolError) else f"no answer within {HUB_SECONDS:.0f} s"
         return [
             Finding(

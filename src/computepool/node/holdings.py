@@ -11,6 +11,7 @@ from uuid import UUID
 
 from computepool import clock
 from computepool.core.jobs.cause import Cause
+from computepool.core.trust.claims import CPU_SLOT
 from computepool.node import completion, journal, tokens
 from computepool.node.adoption import LeftBehind
 from computepool.node.attempts import HeldAttempt, Surroundings
@@ -18,6 +19,10 @@ from computepool.node.completion import Ending
 from computepool.node.reporter import Reporter
 from computepool.node.tokens import NO_TOKEN, JobToken, TokenRefused
 from computepool.wire.attempts import Assignment, Claim, Controls, NextAnswer
+
+# A slot that is asked to show its speed and cannot, because something has come in between, is lent again after this
+# long; the hub will ask again.
+ASKED_SECONDS_MAX = 300.0
 
 
 class Holdings:
@@ -35,6 +40,11 @@ class Holdings:
         self.owner_words: str | None = None
         # Whether the hub has answered a call of this start, and so has heard of everything that is held.
         self._is_heard = False
+        # Whether this agent measures, and so can show how fast its slots are.
+        self.shows_speed = False
+        # Set while the hub wants to see how fast slots are; they take nothing before that, up to a time.
+        self.asked = asyncio.Event()
+        self._asked_until: dict[str, float] = {}
         # What was last written to the log; a hub tells these only now and then while they last.
         self._told = (False, False)
 
@@ -97,10 +107,37 @@ class Holdings:
         if self.is_draining:
             self._leave_hosts()
         self.is_paused = controls.pause
+        if self.shows_speed and controls.prove:
+            self._note_asked(controls.prove)
         told = (controls.drain, controls.pause)
         if any(told) and told != self._told:
             journal.info("no_new_work", drain=controls.drain, pause=controls.pause)
             self._told = told
+
+    def _note_asked(self, slots: Sequence[str]) -> None:
+        for slot in slots:
+            self._asked_until.setdefault(slot, clock.seconds() + ASKED_SECONDS_MAX)
+        self.asked.set()
+        self.changed.set()
+
+    def list_asked(self) -> list[str]:
+        """Slots whose speed is to be shown. What could not be shown for too long is lent again."""
+        now = clock.seconds()
+        for slot in [slot for slot, until in self._asked_until.items() if until < now]:
+            self.note_shown(slot)
+        return list(self._asked_until)
+
+    def can_show(self, slot: str) -> bool:
+        """Whether nothing would disturb it: for the processor that is whatever runs here."""
+        if self._takes_nothing:
+            return False
+        return not self._attempts if slot == CPU_SLOT else all(a.slot != slot for a in self._attempts.values())
+
+    def note_shown(self, slot: str) -> None:
+        self._asked_until.pop(slot, None)
+        if not self._asked_until:
+            self.asked.clear()
+        self.changed.set()
 
     def leave(self) -> None:
         """Take nothing more. The open call is given up at once, since it offers slots."""
@@ -154,10 +191,20 @@ class Holdings:
 
     def _list_free(self, *, but: Collection[UUID]) -> tuple[str, ...]:
         """Slots that nothing occupies but these attempts; none if no more work is taken."""
-        if self.is_leaving or self.is_draining or self.is_paused or self.is_paused_here or self.owner_words:
+        if self._takes_nothing or CPU_SLOT in self._asked_until:
             return ()
         occupied = {attempt.slot for id, attempt in self._attempts.items() if id not in but}
-        return tuple(name for name in self._around.slots if name not in occupied)
+        return tuple(name for name in self._around.slots if name not in occupied and name not in self._asked_until)
+
+    @property
+    def _takes_nothing(self) -> bool:
+        return (
+            self.is_leaving
+            or self.is_draining
+            or self.is_paused
+            or self.is_paused_here
+            or self.owner_words is not None
+        )
 
     def _verify(self, token: str) -> tuple[JobToken, Ending | None]:
         identity = self._around.identity
@@ -198,6 +245,7 @@ class Holdings:
 
     def _hold(self, attempt: HeldAttempt) -> None:
         self._attempts[attempt.id] = attempt
+        self._around.rhythm.note_held(attempt.id, attempt.lease_seconds)
         keeping = asyncio.ensure_future(self._keep(attempt))
         self._kept.add(keeping)
         keeping.add_done_callback(self._kept.discard)
@@ -211,5 +259,6 @@ class Holdings:
             # The claim loop hears the same refusal (removed, replaced) and ends the agent; this one stands aside.
             journal.warning("attempt_set_aside", attempt_id=attempt.id, reason=error)
         self._attempts.pop(attempt.id, None)
+        self._around.rhythm.note_gone(attempt.id)
         attempt.gone.set()
         self.changed.set()

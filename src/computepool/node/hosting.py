@@ -192,9 +192,10 @@ async def _describe(config: NodeConfig) -> MachineView:
         start_new_session=True,
     )
     try:
-        said, complaint = await asyncio.wait_for(process.communicate(), DESCRIBE_SECONDS)
+        async with asyncio.timeout(DESCRIBE_SECONDS):
+            said, complaint = await process.communicate()
         return msgspec.json.decode(said, type=MachineView)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         raise CannotHost(f"PyTorch did not start within {DESCRIBE_SECONDS:.0f} s on this machine.") from None
     except msgspec.DecodeError:
         last = complaint.decode(errors="replace").strip().rpartition("\n")[2]
@@ -230,8 +231,9 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         return
     try:
         _signal(process, signal.SIGTERM)
-        await asyncio.wait_for(process.wait(), STOP_SECONDS)
-    except asyncio.TimeoutError:
+        async with asyncio.timeout(STOP_SECONDS):
+            await process.wait()
+    except TimeoutError:
         journal.warning("host_killed", pid=process.pid)
     finally:
         if process.returncode is None:

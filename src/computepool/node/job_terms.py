@@ -20,6 +20,7 @@ def make_env(order: RunOrder) -> dict[str, str]:
     """The job's environment. What the protocol promises cannot be overridden by the job's own settings."""
     return {
         **order.env,
+        **find_secrets(order),
         "COMPUTEPOOL_SLICE_INDEX": str(order.slice_index),
         "COMPUTEPOOL_SLICE_COUNT": str(order.slice_count),
         "COMPUTEPOOL_JOB_ID": str(order.job_id),
@@ -27,6 +28,11 @@ def make_env(order: RunOrder) -> dict[str, str]:
         "COMPUTEPOOL_OUTPUT_DIR": OUTPUT_DIR,
         "COMPUTEPOOL_CHECKPOINT_SECONDS": str(find_checkpoint_seconds(order)),
     }
+
+
+def find_secrets(order: RunOrder) -> dict[str, str]:
+    """More environment, of which nothing may be read in the log."""
+    return {} if order.secrets is msgspec.UNSET else order.secrets
 
 
 def find_checkpoint_seconds(order: RunOrder) -> int:

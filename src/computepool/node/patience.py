@@ -21,16 +21,16 @@ async def until_answered(
     call: Callable[[], Awaitable[Answer]],
     *,
     what: str,
-    give_up_on: type[ComputePoolError] | None = None,
+    give_up_on: tuple[type[ComputePoolError], ...] = (),
     **ids: object,
 ) -> Answer:
-    """`give_up_on` names a refusal that would otherwise be repeated."""
+    """`give_up_on` names refusals that would otherwise be repeated."""
     failure_count = 0
     while True:
         try:
             return await call()
         except ComputePoolError as error:
-            if not is_worth_repeating(error) or (give_up_on is not None and isinstance(error, give_up_on)):
+            if not is_worth_repeating(error) or isinstance(error, give_up_on):
                 raise
             failure_count += 1
             wait = wait_seconds(error, failure_count)

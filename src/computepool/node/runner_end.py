@@ -20,8 +20,9 @@ async def wait_for_end(process_id: int | None, *, or_event: asyncio.Event, secon
     try:
         if descriptor is not None:
             loop.add_reader(descriptor, or_event.set)
-        await asyncio.wait_for(or_event.wait(), seconds_max)
-    except asyncio.TimeoutError:
+        async with asyncio.timeout(seconds_max):
+            await or_event.wait()
+    except TimeoutError:
         pass
     finally:
         or_event.clear()

@@ -20,13 +20,14 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from computepool import entropy
+from computepool.receipts import RECEIPT_TYPE
 from computepool.wire.attempts import Completion
 from computepool.wire.nodes import HubKey
 
 ALGORITHM = "EdDSA"
 JOB_TOKEN_TYPE = "computepool-job+jwt"
 SEAT_TOKEN_TYPE = "computepool-seat+jwt"
-RECEIPT_TYPE = "computepool-receipt+jwt"
+KEY_SET_TYPE = "computepool-keys+jwt"
 ASSERTION_SECONDS = 60
 # Home PCs' clocks wander. A token that ran out a minute ago by our clock may be good by the hub's.
 CLOCK_LEEWAY_SECONDS = 60
@@ -102,10 +103,9 @@ def find_vouched_keys(
     """The hub's new key list, if one entry is signed by a key that this node has pinned already."""
     for entry in signed:
         try:
-            claims = _verify(entry, audience=str(node_id), hub_keys=pinned, token_type=None)
+            claims = _verify(entry, audience=str(node_id), hub_keys=pinned, token_type=KEY_SET_TYPE)
             # An old list would bring back a key that was withdrawn for a reason.
-            if "exp" in claims:
-                _check_expiry(claims, now_seconds)
+            _check_expiry(claims, now_seconds)
             keys = msgspec.convert(claims.get("hub_keys"), list[HubKey])
             for key in keys:
                 to_public_key(key.public_key)
@@ -172,14 +172,14 @@ def _check_expiry(claims: dict[str, Any], now_seconds: float) -> float:
     return float(expires_at)
 
 
-def _verify(token: str, *, audience: str, hub_keys: Sequence[HubKey], token_type: str | None) -> dict[str, Any]:
+def _verify(token: str, *, audience: str, hub_keys: Sequence[HubKey], token_type: str) -> dict[str, Any]:
     try:
         header = jwt.get_unverified_header(token)
     except jwt.PyJWTError:
         raise TokenRefused("the token cannot be read") from None
     if header.get("alg") != ALGORITHM:
         raise TokenRefused(f"the token's algorithm is {header.get('alg')!r}; only {ALGORITHM} is accepted")
-    if token_type is not None and header.get("typ") != token_type:
+    if header.get("typ") != token_type:
         raise TokenRefused(f"the token's type is {header.get('typ')!r}, not {token_type!r}")
     pinned = next((key for key in hub_keys if key.kid == header.get("kid")), None)
     if pinned is None:

@@ -5,6 +5,7 @@ Holds no rules: what is right is decided by the hub, and its refusals come back 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -24,10 +25,12 @@ from computepool.core.jobs.state import JobState
 from computepool.core.ledger.charging import PriceMode
 from computepool.core.market.offers import DEFAULT_KIND, Audience
 from computepool.core.placement.weights import Preference
+from computepool.core.trust.comparators.kinds import ComparatorKind
+from computepool.core.trust.validation import Verify
 from computepool.sdk.config import resolve_settings
 from computepool.sdk.credits import CreditsClient, OperatorCredits
 from computepool.sdk.files import LocalFile, collect_files, describe_file, read_packages, read_script
-from computepool.sdk.jobs import JobHandle
+from computepool.sdk.jobs import JobHandle, fetch_receipts
 from computepool.sdk.sizes import parse_credits, parse_size
 from computepool.sdk.transport import Transport, many_at_once
 from computepool.wire.accounts import (
@@ -45,10 +48,12 @@ from computepool.wire.accounts import (
     SignUpRequest,
 )
 from computepool.wire.artifacts import Artifact
-from computepool.wire.jobs import BY_THE_SECOND, InputFile, Job, JobPage, JobPrice, JobSpec, Requirements
+from computepool.wire.jobs import BY_THE_SECOND, Compare, InputFile, Job, JobPage, JobPrice, JobSpec, Requirements
 from computepool.wire.market import Quote, QuoteRequest
 from computepool.wire.nodes import Node, NodeChange, NodePage, SetOffer
 from computepool.wire.placement import Experiment
+from computepool.wire.receipts import JobReceipts
+from computepool.wire.trust import NodeTrust, Vouch
 from computepool.wire.why import NodeWhy
 
 if TYPE_CHECKING:
@@ -56,6 +61,7 @@ if TYPE_CHECKING:
     from computepool.sdk.disputes import DisputesClient
     from computepool.sdk.live import LiveClient
     from computepool.sdk.market import MarketClient
+    from computepool.sdk.operator import OperatorClient
 
 _PAGE_LENGTH = 100
 # Of hours: no schedule any more.
@@ -126,6 +132,13 @@ class Client:
         return LiveClient(self._transport)
 
     @property
+    def operator(self) -> OperatorClient:
+        """The operator's word against inputs and accounts."""
+        from computepool.sdk.operator import OperatorClient
+
+        return OperatorClient(self._transport)
+
+    @property
     def operator_credits(self) -> OperatorCredits:
         """The operator's side of cash."""
         return OperatorCredits(self._transport)
@@ -179,6 +192,7 @@ class Client:
         queued_slices_max: int | None = None,
         stored_bytes_max: int | None = None,
         calls_per_minute_max: int | None = None,
+        new_nodes_max: int | None = None,
     ) -> Account:
         """An operator's grants and limits for an account; what is None stays as it is."""
         granted = None
@@ -190,6 +204,7 @@ class Client:
             queued_slices_max=queued_slices_max,
             stored_bytes_max=stored_bytes_max,
             calls_per_minute_max=calls_per_minute_max,
+            new_nodes_max=new_nodes_max,
         )
         return self._transport.call("PATCH", f"/v1/accounts/{account_id}", Account, body=body, repeatable=True)
 
@@ -221,6 +236,7 @@ class Client:
         command: Sequence[str] = (),
         files: Sequence[Path | str] = (),
         env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
         requirements: Sequence[str] | Path | str = (),
         image: str | None = None,
         egress: Sequence[str] = (),
@@ -241,6 +257,8 @@ class Client:
         retries: int = 2,
         wall_seconds: int = 3_600,
         checkpoint_seconds: int = CHECKPOINT_SECONDS,
+        verify: Verify | str = Verify.AUDIT,
+        compare: Compare | str | None = None,
         priority: int = 0,
         priority_class: PriorityClass | str = PriorityClass.NORMAL,
         deadline_at: datetime | None = None,
@@ -257,11 +275,18 @@ class Client:
 
         `files` are paths of files or folders; those that the hub has already are not sent again. `kind` is what the
         job is, of the kinds of the rate card; owners choose what they take.
+        `secrets` are environment too, which the hub keeps encrypted and shows to nobody but the nodes that run the
+        job; logs are without them. Such a job asks for isolation `container` unless you say otherwise.
         `requirements` are Python packages, as a list or the path of a requirements file: the node installs them, from
         wheels alone, before the paid time begins. `image` is a container image by its digest, `name@sha256:...`.
         `egress` names hosts that the job wants to reach, `host:port`; the node's owner must allow each.
         What the job keeps in `$COMPUTEPOOL_CHECKPOINT_DIR` is saved every `checkpoint_seconds`; after the loss of its
         machine it goes on from there elsewhere.
+        `compare` says when two results of a slice are the same, so that others can check them: `"exact"`, `"numeric"`
+        or `"numeric:1e-3"` (a relative tolerance), or `"command:python3 same.py"`: that command finds the two results
+        below `one/` and `other/`, beside `files`, and ends with 0 if they agree, with 1 if not.
+        Then `verify` is `"audit"` (some slices, and all of newcomers, are run again elsewhere), `"quorum"` (each runs
+        until two strangers agree) or `"none"`. Further runs cost, too.
         `max_price` is the most that an hour of a slot may cost, in credits. `price_per_slice` is a fixed price
         instead: for each slice that is delivered, times tier and region of the slot that takes it, and at most
         `max_price_per_slice`; `"card"` takes the rate card's for this `kind` of job.
@@ -272,7 +297,8 @@ class Client:
         """
         source = None if script is None else read_script(script)
         if isolation is None:
-            isolation = IsolationLevel.SANDBOXED if image is None else IsolationLevel.CONTAINER
+            is_plain = image is None and not secrets
+            isolation = IsolationLevel.SANDBOXED if is_plain else IsolationLevel.CONTAINER
         needed = _requirements(
             gpu=gpu,
             vram=vram,
@@ -291,6 +317,7 @@ class Client:
             command=tuple(command),
             files=tuple(many_at_once(self._send_file, local)),
             env=dict(env or {}),
+            secrets=dict(secrets or {}),
             requirements=needed,
             image=image,
             packages=read_packages(requirements),
@@ -306,6 +333,8 @@ class Client:
             expires_at=expires_at,
             price=_price(price_per_slice, max_price_per_slice),
             checkpoint_seconds=checkpoint_seconds,
+            verify=_choose(Verify, verify, "a way to verify"),
+            compare=read_compare(compare) if isinstance(compare, str) else compare,
         )
         return self.submit_spec(spec, idempotency_key=idempotency_key)
 
@@ -364,6 +393,10 @@ class Client:
     def get_job(self, *, job_id: UUID | str) -> JobHandle:
         return JobHandle(self._transport, self._transport.call("GET", f"/v1/jobs/{UUID(str(job_id))}", Job))
 
+    def get_receipts(self, *, job_id: UUID | str) -> JobReceipts:
+        """What nodes have signed for a job's results: all of it for one's own job, else what one's own nodes have."""
+        return fetch_receipts(self._transport, UUID(str(job_id)))
+
     def list_jobs(
         self, *, limit: int = _PAGE_LENGTH, cursor: str | None = None, state: JobState | None = None
     ) -> JobPage:
@@ -400,6 +433,13 @@ class Client:
 
     def get_node(self, *, node_id: UUID) -> Node:
         return self._transport.call("GET", f"/v1/nodes/{node_id}", Node)
+
+    def trust_node(self, *, node_id: UUID, vouched: bool | None = None) -> NodeTrust:
+        """How far a node's results are relied on. The operator may vouch for it, or stop."""
+        if vouched is None:
+            return self._transport.call("GET", f"/v1/nodes/{node_id}/trust", NodeTrust)
+        body = Vouch(vouched=vouched)
+        return self._transport.call("PUT", f"/v1/operator/nodes/{node_id}/vouch", NodeTrust, body=body)
 
     def why_node(self, *, node_id: UUID) -> NodeWhy:
         """Why one's node has no work, and what it would need."""
@@ -497,6 +537,26 @@ def _price(price_per_slice: Credits | None, max_price_per_slice: Credits | None)
         mode=PriceMode.PER_SLICE,
         microcredits_per_slice=None if price_per_slice == "card" else parse_credits(price_per_slice),
         ceiling_microcredits_per_slice=None if max_price_per_slice is None else parse_credits(max_price_per_slice),
+    )
+
+
+def read_compare(text: str) -> Compare:
+    """exact, exact:anywhere, numeric, numeric:1e-3 (a relative tolerance), or command:python3 same.py"""
+    kind, _, detail = text.partition(":")
+    try:
+        if kind == ComparatorKind.NUMERIC.value and detail:
+            return Compare(kind=ComparatorKind.NUMERIC, relative=float(detail))
+        if text == "exact:anywhere":
+            return Compare(anywhere=True)
+        if kind == ComparatorKind.COMMAND.value and (command := tuple(shlex.split(detail))):
+            return Compare(kind=ComparatorKind.COMMAND, command=command)
+        if kind in (ComparatorKind.EXACT.value, ComparatorKind.NUMERIC.value) and not detail:
+            return Compare(kind=ComparatorKind(kind))
+    except ValueError:
+        pass
+    raise InvalidSpec(
+        f"compare is {text!r}; write exact, exact:anywhere, numeric, numeric:1e-3 for a relative tolerance, "
+        "or 'command:python3 same.py' for a command of yours."
     )
 
 

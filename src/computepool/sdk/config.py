@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import json
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,10 +90,8 @@ def _read(path: Path) -> dict[str, str]:
 
 def _parse_toml(text: str, path: Path) -> dict[str, object]:
     # Here, and not above: a program that gives hub and key itself never pays for the parser.
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    import tomllib
+
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

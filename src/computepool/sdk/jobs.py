@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import msgspec
+
 from computepool import clock
 from computepool.core.jobs.state import JOB_TERMINAL, SLICE_TERMINAL, JobState, SliceState
 from computepool.sdk.files import is_present, place_output, write_verified
 from computepool.sdk.transport import many_at_once
 from computepool.wire.jobs import Event, EventPage, Job, LogPage, OutputFile, Slice, SlicePage
+from computepool.wire.receipts import JobReceipts
 from computepool.wire.why import JobWhy
 
 if TYPE_CHECKING:
@@ -107,6 +110,10 @@ class JobHandle:
                 return
             after = page.events[-1].id
 
+    def receipts(self) -> JobReceipts:
+        """What nodes have signed for its results so far. Keep it: `verify_receipts` checks it without a hub."""
+        return fetch_receipts(self._transport, self.id)
+
     def logs(self, *, slice: int = 0, follow: bool = True, attempt: int | None = None) -> Iterator[str]:
         """Pieces of one slice's log as they come; begins with the newest attempt.
 
@@ -165,6 +172,19 @@ class JobHandle:
     @property
     def _path(self) -> str:
         return f"/v1/jobs/{self.job.id}"
+
+
+def fetch_receipts(transport: Transport, job_id: UUID) -> JobReceipts:
+    """All pages as one."""
+    pages: list[JobReceipts] = []
+    after: int | None = None
+    while not pages or after is not None:
+        params = {"after": after, "limit": _PAGE_LENGTH}
+        pages.append(transport.call("GET", f"/v1/jobs/{job_id}/receipts", JobReceipts, params=params))
+        after = pages[-1].next_after
+    receipts = {receipt.id: receipt for page in pages for receipt in page.receipts}
+    results = [result for page in pages for result in page.results]
+    return msgspec.structs.replace(pages[-1], results=results, receipts=list(receipts.values()))
 
 
 class _Pace:

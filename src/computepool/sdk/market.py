@@ -12,8 +12,9 @@ class MarketClient:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def rate_card(self) -> RateCard:
-        return self._transport.call("GET", "/v1/market/rate-card", RateCard)
+    def rate_card(self, *, version: str | None = None) -> RateCard:
+        """The one in force; or an earlier one, by the version that attempts and statements name."""
+        return self._transport.call("GET", "/v1/market/rate-card", RateCard, params={"version": version})
 
     def spot(self) -> SpotPage:
         """What an hour of a slot costs now, by tier and region of the rate card."""

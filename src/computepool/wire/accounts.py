@@ -33,6 +33,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     queued_slices_max: int
     stored_bytes_max: int
     calls_per_minute_max: int
+    # In 30 days, by the operator's word; absent: as many as others.
+    new_nodes_max: int | None = None
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +84,8 @@ class ChangeAccount(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     calls_per_minute_max: int | None = None
     fair_weight: float | None = None
     priority_class_max: PriorityClass | None = None
+    # How many new nodes it may bring in 30 days.
+    new_nodes_max: int | None = None
 
 
 class SignUpRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -154,5 +158,5 @@ class SignedIn(msgspec.Struct, frozen=True, kw_only=True):
 
 class RotatedKeys(msgspec.Struct, frozen=True, kw_only=True):
     hub_keys: list[HubKey]
-    # From this moment on job tokens are signed by the new key.
+    # From this moment on job tokens are signed by the newest key.
     signs_from: datetime

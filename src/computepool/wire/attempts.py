@@ -61,6 +61,8 @@ class RunOrder(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     host: HostOrder | msgspec.UnsetType = msgspec.UNSET
     # How often what lies in the checkpoint folder is sent; absent: every 300 s.
     checkpoint_seconds: int | msgspec.UnsetType = msgspec.UNSET
+    # More environment, whose values are to be removed from the log before it leaves the machine.
+    secrets: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -82,6 +84,9 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     drain: bool = False
     # Finish what runs, take nothing more, keep calling.
     pause: bool = False
+    # Show how fast these slots are, by challenges, and offer them again after that. cpu:0 stands for the processor:
+    # offer nothing meanwhile.
+    prove: tuple[str, ...] = ()
 
 
 class NextAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):

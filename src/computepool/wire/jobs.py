@@ -16,6 +16,9 @@ from computepool.core.jobs.state import AttemptState, JobState, SliceState
 from computepool.core.ledger.charging import PriceMode
 from computepool.core.market.offers import DEFAULT_KIND
 from computepool.core.placement.weights import Preference
+from computepool.core.trust.comparators.kinds import ComparatorKind
+from computepool.core.trust.comparators.tolerance import USUAL
+from computepool.core.trust.validation import Verify
 from computepool.wire.errors import ErrorBody
 
 
@@ -57,6 +60,20 @@ class JobPrice(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unkno
 BY_THE_SECOND = JobPrice()
 
 
+class Compare(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
+    """When two results of one slice are the same: every byte, or (numeric) the numbers in .npy, .npz, .safetensors,
+    .csv and .json within absolute + relative x the larger one, and every byte of all other files; or (command) when a
+    command says so that finds them below one/ and other/, beside the job's own files: by exit code 0, or 1 if not.
+    Every byte (exact) is asked for between machines of one kind, or with `anywhere` between all."""
+
+    kind: ComparatorKind = ComparatorKind.EXACT
+    relative: float = USUAL.relative
+    absolute: float = USUAL.absolute
+    anywhere: bool = False
+    # Of the kind command, and then needed. Any other exit code is no answer.
+    command: tuple[str, ...] = ()
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """What to run. With `script` and no `command`, the script is run by python3."""
 
@@ -91,6 +108,14 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknow
     price: JobPrice = BY_THE_SECOND
     # How often what the job keeps in $COMPUTEPOOL_CHECKPOINT_DIR leaves the machine: no more than so much is lost.
     checkpoint_seconds: int = CHECKPOINT_SECONDS
+    # More environment, stored encrypted and given to nodes that run the job. Only a submit has the values: what is
+    # shown later has the names.
+    secrets: dict[str, str] = {}
+    # How results are checked by running slices again on other owners' machines: audit (some of them, all of a
+    # newcomer's), quorum (every slice until two strangers agree), none. Only with `compare`: without it nobody can
+    # tell whether two results agree, and they count as unverified. The further runs are paid like any other.
+    verify: Verify = Verify.AUDIT
+    compare: Compare | None = None
 
 
 class SubmitBatch(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
@@ -103,6 +128,8 @@ class SliceCounts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     queued: int = 0
     leased: int = 0
     running: int = 0
+    # Delivered, and kept back until somebody else has got the same.
+    verifying: int = 0
     succeeded: int = 0
     failed: int = 0
     cancelled: int = 0
@@ -134,6 +161,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # While it runs: what its slices have done since then would be done again if their machines went now. The oldest
     # of them counts; each has its own figure.
     at_risk_since: datetime | None = None
+    # How its results are checked; absent: they are not.
+    verify: Verify | None = None
 
 
 class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -8,6 +8,7 @@ import msgspec
 
 from computepool.core.market.offers import DEFAULT_KIND
 from computepool.core.market.price import StartRefusal
+from computepool.core.trust.validation import Verify
 from computepool.wire.jobs import BY_THE_SECOND, JobPrice, Requirements
 
 
@@ -159,6 +160,18 @@ class QuotePlace(msgspec.Struct, frozen=True, kw_only=True):
     slice_price_microcredits: int | None = None
 
 
+class QuoteLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """What it costs to be so sure of the results, on top of the rest; for jobs that say how to compare them."""
+
+    confidence: float
+    # Agreeing runs of strangers for every slice; one: some are audited.
+    runs: int
+    verify: Verify
+    surcharge_ppm: int
+    # Of the likely cost; absent where that is.
+    surcharge_microcredits: int | None = None
+
+
 class Quote(msgspec.Struct, frozen=True, kw_only=True):
     """A forecast; what a slice costs is agreed when it starts."""
 
@@ -189,6 +202,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     pool_price_microcredits_per_hour: int | None = None
     # Of a fixed price: the base that would be agreed, and the most that a slice may cost.
     price: JobPrice | None = None
+    levels: list[QuoteLevel] = []
 
 
 class FloorEarnings(msgspec.Struct, frozen=True, kw_only=True):

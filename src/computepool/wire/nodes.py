@@ -34,6 +34,8 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     gpus: tuple[Gpu, ...] = ()
     cpu_name: str = ""
+    # What its processor computes with, and whose it is (x86_64-v3-GenuineIntel): where it is the same, so are bits.
+    instruction_set: str = ""
     cores: int
     ram_bytes: int
     disk_bytes: int

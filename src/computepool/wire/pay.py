@@ -31,6 +31,8 @@ class PaidAttempt(PricedAttempt, frozen=True, kw_only=True):
     reason: UnpaidReason | None = None
     # Of one that was superseded: what was paid for its time out of the fee. Absent: that is not decided yet.
     made_good_microcredits: int | None = None
+    # Why the pay is not released when its holdback is over: what is waited for besides. Empty: nothing is.
+    waits: str = ""
 
 
 class PayWhy(msgspec.Struct, frozen=True, kw_only=True):

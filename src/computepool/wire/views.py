@@ -130,38 +130,6 @@ class EventSearch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     before: int | None = None
 
 
-class WrongSpan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Steps of a run for which others, who computed them again, got something else."""
-
-    run_id: UUID
-    seat: str
-    from_step: int
-    until_step: int
-    # How many computed it again.
-    witness_count: int
-    message: str
-    decided_at: datetime
-
-
-class BuggedNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A node that audits of networks found wrong more than once. It gets no seats until then."""
-
-    node_id: UUID
-    node_name: str
-    owner_id: UUID
-    # Whose audit has shown it.
-    run_id: UUID
-    bugged_at: datetime
-    until: datetime
-    # Newest first, and no more than a few.
-    evidence: list[WrongSpan]
-
-
-class BuggedNodePage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    nodes: list[BuggedNode]
-    cursor: str | None = None
-
-
 class Unplug(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
     seconds: float = 20.0
 

@@ -17,6 +17,7 @@ from computepool.core.placement.idleness import IdleReason
 from computepool.core.placement.slot_classes import Standing
 from computepool.core.placement.weights import Preference
 from computepool.wire.jobs import JobPrice, Requirements, SliceCounts
+from computepool.wire.trust import JobValidation
 
 
 class WhyPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +222,8 @@ class JobWhy(msgspec.Struct, frozen=True, kw_only=True):
     waiting: WhyWaiting | None = None
     # The slice asked for; if none was, the one that tells most. Absent before the first attempt of a whole job.
     slice: WhySlice | None = None
+    # How sure its results are; absent where they are not checked.
+    validation: JobValidation | None = None
 
 
 class WhyGateBacklog(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,4 +281,6 @@ class NodeWhy(msgspec.Struct, frozen=True, kw_only=True):
     offer_changes: list[WhyOfferChange] = []
     # The least that a slot of this node is lent for now.
     floor_microcredits_per_hour: int = 0
+    # How far its results are relied on, in words.
+    trust: str = ""
     last_seen_at: datetime | None = None

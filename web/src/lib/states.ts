@@ -8,6 +8,8 @@ const TONES: Record<string, Tone> = {
   verifying: "wait",
   // nodes
   active: "ok", draining: "wait", paused: "idle", removed: "idle", offline: "bad", working: "busy",
+  // trust
+  clear: "ok", suspect: "wait", bugged: "bad", returning: "wait", barred: "bad",
   // top-ups and payouts
   requested: "wait", reserved: "wait", approved: "busy", sent: "busy", confirmed: "ok", returned: "bad",
   unknown: "wait", paid: "ok", refunded: "idle", charged_back: "bad", paid_back_twice: "bad",

@@ -24,7 +24,7 @@ from computepool.core.jobs.retry import (
 from computepool.core.jobs.state import (
     ATTEMPT_LIVE,
     ATTEMPT_TERMINAL,
-    SLICE_TERMINAL,
+    SLICE_DONE,
     AttemptEvent,
     AttemptState,
     SliceEvent,
@@ -91,16 +91,21 @@ class Refusal:
     reason: str
 
 
-def decide_report(slice_: Slice, attempt: Attempt, siblings: Sequence[Attempt], report: Report) -> Decision | Refusal:
-    """Judge a completion. `siblings` are the slice's other attempts that may still be live."""
+def decide_report(
+    slice_: Slice, attempt: Attempt, siblings: Sequence[Attempt], report: Report, *, withheld: bool = False
+) -> Decision | Refusal:
+    """Judge a completion. `siblings` are the slice's other attempts that may still be live.
+
+    `withheld`: a result is kept back until somebody else has got the same.
+    """
     if attempt.state in ATTEMPT_TERMINAL:
         if attempt.report_sha256 == report.sha256:
             return Decision(slice=slice_, accepted=attempt.state is AttemptState.SUCCEEDED, repeated=True)
         return Refusal(f"this attempt has ended already ({attempt.state.value})")
-    if slice_.state in SLICE_TERMINAL:
+    if slice_.state in SLICE_DONE:
         return Refusal(f"the slice is {slice_.state.value} already")
     if report.cause is None:
-        return _accept(slice_, attempt, siblings, report)
+        return _accept(slice_, attempt, siblings, report, withheld=withheld)
     return _record_failure(slice_, attempt, report, report.cause)
 
 
@@ -136,8 +141,8 @@ def decide_last_loss(slice_: Slice, attempt: Attempt, cause: Cause) -> Decision 
 
 
 def decide_stop(slice_: Slice, live: Sequence[Attempt], event: SliceEvent, cause: Cause) -> Decision | Refusal:
-    """Cancel or expire a slice together with whatever still runs for it."""
-    if slice_.state in SLICE_TERMINAL:
+    """Cancel or expire a slice together with whatever still runs for it. What was delivered stays delivered."""
+    if slice_.state in SLICE_DONE:
         return Refusal(f"the slice is {slice_.state.value} already")
     stopped = tuple(_stop(attempt, cause) for attempt in live)
     return Decision(slice=replace(slice_, state=move_slice(slice_.state, event), cause=cause), attempts=stopped)
@@ -153,7 +158,9 @@ def decide_acknowledgement(slice_: Slice, attempt: Attempt) -> Decision | Refusa
     )
 
 
-def _accept(slice_: Slice, attempt: Attempt, siblings: Sequence[Attempt], report: Report) -> Decision:
+def _accept(
+    slice_: Slice, attempt: Attempt, siblings: Sequence[Attempt], report: Report, *, withheld: bool
+) -> Decision:
     succeeded = replace(
         attempt,
         state=move_attempt(attempt.state, AttemptEvent.RESULT_ACCEPTED),
@@ -162,7 +169,8 @@ def _accept(slice_: Slice, attempt: Attempt, siblings: Sequence[Attempt], report
     )
     # A lost attempt delivered after all: nobody needs what those do who work on the slice by now.
     beaten = tuple(_stop(s, Cause.SUPERSEDED) for s in siblings if s.state in ATTEMPT_LIVE)
-    ended = replace(slice_, state=move_slice(slice_.state, SliceEvent.RESULT_ACCEPTED), cause=None)
+    event = SliceEvent.RESULT_WITHHELD if withheld else SliceEvent.RESULT_ACCEPTED
+    ended = replace(slice_, state=move_slice(slice_.state, event), cause=None)
     return Decision(slice=ended, attempts=(succeeded, *beaten))
 
 
@@ -220,7 +228,7 @@ def is_to_be_stopped(attempt_state: AttemptState, slice_state: SliceState) -> bo
 
     A lost attempt goes on while its slice is unfinished: it may yet be the first to deliver.
     """
-    return attempt_state in ATTEMPT_TERMINAL or slice_state in SLICE_TERMINAL
+    return attempt_state in ATTEMPT_TERMINAL or slice_state in SLICE_DONE
 
 
 def next_boot(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -14,6 +14,8 @@ from computepool.core.ledger.charging import PriceMode
 from computepool.core.market.offers import DEFAULT_KIND
 from computepool.core.placement.price import PRICE_MICROCREDITS_MAX, SlicePrice
 from computepool.core.placement.weights import Preference
+from computepool.core.trust.comparators.kinds import Comparator, ComparatorKind
+from computepool.core.trust.validation import Verify
 
 SLICES_MAX = 100_000
 SCRIPT_BYTES_MAX = 1_000_000
@@ -30,6 +32,10 @@ PRIORITY_RANGE = range(-10, 11)
 PACKAGES_MAX = 100
 PACKAGE_LENGTH_MAX = 200
 EGRESS_MAX = 32
+SECRETS_MAX = 16
+SECRET_BYTES_MAX = 4_096
+# A shorter one could not be removed from a log without tearing it.
+SECRET_BYTES_MIN = 8
 CHECKPOINT_SECONDS = 300
 CHECKPOINT_SECONDS_MAX = 86_400
 
@@ -37,6 +43,8 @@ CHECKPOINT_SECONDS_MAX = 86_400
 SCRIPT_FILE_NAME = "main.py"
 # What a job leaves here comes back; inputs have no place in it.
 OUTPUT_FOLDER_NAME = "out"
+# Where a command that compares two results of a slice finds them.
+COMPARED_FOLDER_NAMES = ("one", "other")
 # What the node itself puts into a job's folder: the checkpoint, and the module for scripts.
 NODE_FOLDER_NAME = ".computepool"
 
@@ -123,20 +131,34 @@ class JobSpec:
     price: JobPrice = BY_THE_SECOND
     # How often what lies in the checkpoint folder leaves the machine.
     checkpoint_seconds: int = CHECKPOINT_SECONDS
+    # More environment, that nobody but the job may read.
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # How results are checked, and when two of them are the same; None: nobody can tell, so nothing is checked.
+    verify: Verify = Verify.AUDIT
+    comparator: Comparator | None = None
+
+    @property
+    def checked_by(self) -> Verify | None:
+        """How results are checked, if they are."""
+        return None if self.comparator is None or self.verify is Verify.NONE else self.verify
 
 
-def list_faults(spec: JobSpec, *, now: datetime) -> list[str]:
-    """Everything that is wrong, at once, each with what would be right."""
+def list_faults(
+    spec: JobSpec, *, now: datetime, secrets_isolation: IsolationLevel = IsolationLevel.CONTAINER
+) -> list[str]:
+    """Everything that is wrong, at once, each with what would be right. `secrets_isolation` is the hub's own rule."""
     return [
         *_size_faults(spec),
         *_command_faults(spec),
         *_env_faults(spec.env),
-        *_file_faults(spec),
+        *_secret_faults(spec, secrets_isolation),
+        *list_file_faults(spec.files, has_script=spec.script is not None),
         *_requirement_faults(spec.requirements),
         *_image_faults(spec),
         *_package_faults(spec.packages),
         *_egress_faults(spec),
         *_price_faults(spec),
+        *_verify_faults(spec),
         *_time_faults(spec, now),
     ]
 
@@ -198,12 +220,42 @@ def _env_faults(env: Mapping[str, str]) -> list[str]:
     return faults
 
 
-def _file_faults(spec: JobSpec) -> list[str]:
+def _secret_faults(spec: JobSpec, least: IsolationLevel) -> list[str]:
+    """Says nothing of the values, nor of names that may be values by mistake: faults are shown and logged."""
+    if not spec.secrets:
+        return []
     faults = []
-    if len(spec.files) > FILES_MAX:
-        faults.append(f"there are {len(spec.files)} files; {FILES_MAX:,} are allowed: pack them into an archive")
-    seen = {SCRIPT_FILE_NAME} if spec.script is not None else set()
-    for file in spec.files:
+    if not spec.requirements.isolation.meets(least):
+        faults.append(f"a job with secrets needs requirements.isolation {least.value} or stronger at this hub")
+    if spec.checked_by is not None:
+        # A run that checks a result is a job of its own, on the machine of one more stranger.
+        faults.append(
+            "results of a job with secrets are not checked elsewhere, where nobody knows them; leave out compare"
+        )
+    if len(spec.secrets) > SECRETS_MAX:
+        faults.append(f"there are {len(spec.secrets)} secrets; {SECRETS_MAX} are allowed")
+    for name, value in spec.secrets.items():
+        if not _ENV_NAME.match(name):
+            faults.append("the name of a secret is not letters, digits and underscores")
+            continue
+        if name.startswith(("COMPUTEPOOL_", "LD_")):
+            faults.append(f"the name of the secret {name} is reserved; choose another")
+        if name in spec.env:
+            faults.append(f"{name} is a secret and in env; leave it out of env")
+        if not SECRET_BYTES_MIN <= len(value.encode()) <= SECRET_BYTES_MAX:
+            faults.append(f"the secret {name} must have {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX:,} bytes")
+        if any(character in value for character in "\0\n\r"):
+            faults.append(f"the secret {name} holds a line break or NUL; hand it in as base64")
+    return faults
+
+
+def list_file_faults(files: Sequence[InputFile], *, has_script: bool) -> list[str]:
+    """What keeps these files from being laid into one folder, beside the inline script."""
+    faults = []
+    if len(files) > FILES_MAX:
+        faults.append(f"there are {len(files)} files; {FILES_MAX:,} are allowed: pack them into an archive")
+    seen = {SCRIPT_FILE_NAME} if has_script else set()
+    for file in files:
         if not is_safe_relative_path(file.path):
             faults.append(
                 f"file path {file.path!r} must be relative, without '..' and unprintable characters, "
@@ -264,6 +316,33 @@ def _egress_faults(spec: JobSpec) -> list[str]:
     for target in egress[:EGRESS_MAX]:
         if not _TARGET.match(target) or not 1 <= int(target.rpartition(":")[2]) <= 65_535:
             faults.append(f"egress {target[:100]!r} is not host:port such as huggingface.co:443")
+    return faults
+
+
+def _verify_faults(spec: JobSpec) -> list[str]:
+    if spec.verify is Verify.QUORUM and spec.comparator is None:
+        return ["verify quorum needs compare: exact, numeric or a command, or nobody can tell who agrees"]
+    return [] if spec.comparator is None else _comparator_faults(spec.comparator, spec.files)
+
+
+def _comparator_faults(comparator: Comparator, files: Sequence[InputFile]) -> list[str]:
+    command = comparator.command
+    if comparator.anywhere and comparator.kind is not ComparatorKind.EXACT:
+        return ["compare.anywhere is for compare.kind exact; everything else is compared everywhere"]
+    if comparator.kind is not ComparatorKind.COMMAND:
+        return ["compare.command goes with compare.kind command; leave it out, or set the kind"] if command else []
+    faults = []
+    if not command or not command[0]:
+        faults.append("compare.kind command needs compare.command, such as python3 same.py")
+    if sum(len(part.encode()) for part in command) > COMMAND_BYTES_MAX:
+        faults.append(f"compare.command is longer than {COMMAND_BYTES_MAX:,} bytes; put it into a file of the job")
+    if any("\0" in part for part in command):
+        faults.append("compare.command contains a NUL byte")
+    faults += [
+        f"file path {file.path!r} lies where compare.command finds a result; choose another than one/ and other/"
+        for file in files
+        if file.path.split("/")[0] in COMPARED_FOLDER_NAMES
+    ]
     return faults
 
 

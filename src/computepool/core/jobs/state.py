@@ -16,6 +16,7 @@ class SliceState(str, Enum):
     QUEUED = "queued"
     LEASED = "leased"
     RUNNING = "running"
+    VERIFYING = "verifying"  # delivered, and kept back until somebody else has got the same
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -25,6 +26,7 @@ class SliceEvent(str, Enum):
     LEASE_GRANTED = "lease_granted"
     RUN_STARTED = "run_started"
     ATTEMPT_ENDED = "attempt_ended"  # lost, failed with budget left, or checkpointed: back to the queue
+    RESULT_WITHHELD = "result_withheld"
     RESULT_ACCEPTED = "result_accepted"
     RETRIES_SPENT = "retries_spent"
     EXPIRED = "expired"
@@ -63,22 +65,27 @@ SLICE_TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], SliceState] = {
     (S.QUEUED, E.LEASE_GRANTED): S.LEASED,
     # A late result of a lost attempt finds its slice back in the queue; it counts all the same.
     (S.QUEUED, E.RESULT_ACCEPTED): S.SUCCEEDED,
+    (S.QUEUED, E.RESULT_WITHHELD): S.VERIFYING,
     (S.QUEUED, E.EXPIRED): S.FAILED,
     (S.QUEUED, E.CANCELLED): S.CANCELLED,
     (S.QUEUED, E.POISONED): S.FAILED,
     (S.LEASED, E.RUN_STARTED): S.RUNNING,
     (S.LEASED, E.ATTEMPT_ENDED): S.QUEUED,
     (S.LEASED, E.RESULT_ACCEPTED): S.SUCCEEDED,
+    (S.LEASED, E.RESULT_WITHHELD): S.VERIFYING,
     (S.LEASED, E.RETRIES_SPENT): S.FAILED,
     (S.LEASED, E.EXPIRED): S.FAILED,
     (S.LEASED, E.CANCELLED): S.CANCELLED,
     (S.LEASED, E.POISONED): S.FAILED,
     (S.RUNNING, E.ATTEMPT_ENDED): S.QUEUED,
     (S.RUNNING, E.RESULT_ACCEPTED): S.SUCCEEDED,
+    (S.RUNNING, E.RESULT_WITHHELD): S.VERIFYING,
     (S.RUNNING, E.RETRIES_SPENT): S.FAILED,
     (S.RUNNING, E.EXPIRED): S.FAILED,
     (S.RUNNING, E.CANCELLED): S.CANCELLED,
     (S.RUNNING, E.POISONED): S.FAILED,
+    # Nothing else can happen to it: the work is done, and whoever did it is paid once it is known to be right.
+    (S.VERIFYING, E.RESULT_ACCEPTED): S.SUCCEEDED,
 }
 
 A, AE = AttemptState, AttemptEvent
@@ -101,6 +108,8 @@ ATTEMPT_TRANSITIONS: Mapping[tuple[AttemptState, AttemptEvent], AttemptState] = 
 }
 
 SLICE_TERMINAL = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED})
+# Nobody needs to work on it any more.
+SLICE_DONE = SLICE_TERMINAL | {S.VERIFYING}
 ATTEMPT_LIVE = frozenset({A.LEASED, A.RUNNING})
 ATTEMPT_TERMINAL = frozenset({A.SUCCEEDED, A.FAILED, A.CANCELLED})
 JOB_TERMINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})

@@ -70,9 +70,9 @@ class FrozenPrice:
 
 @dataclass(frozen=True, slots=True)
 class LeaseTerms:
-    """What is agreed with every lease of a hub at one time, beside its price."""
+    """What is agreed with a lease beside its price."""
 
-    rate_card_version: str
+    # The platform's share.
     fee_ppm: int
     # How long the owner's part is held back.
     holdback_seconds: int

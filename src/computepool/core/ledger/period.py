@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta
 from uuid import UUID
 
 from computepool.core.errors import InvalidRequest
@@ -23,7 +23,7 @@ class Period:
 def day_period(day: date) -> Period:
     if not 2000 <= day.year <= 2999:
         raise InvalidRequest(f"{day} is no day of this hub.")
-    since = datetime.combine(day, time(), tzinfo=timezone.utc)
+    since = datetime.combine(day, time(), tzinfo=UTC)
     return Period(since, since + timedelta(days=1))
 
 
@@ -67,7 +67,7 @@ def _read_moment(text: str) -> datetime:
     if moment.tzinfo is None:
         if len(text) > len("2026-11-17"):
             raise InvalidRequest(f"{text[:40]!r} does not say its offset from UTC; write 2026-11-17T08:00:00Z.")
-        moment = moment.replace(tzinfo=timezone.utc)
+        moment = moment.replace(tzinfo=UTC)
     if not 2000 <= moment.year <= 2999:
         raise InvalidRequest(f"{text[:40]!r} is in no time of this hub.")
-    return moment.astimezone(timezone.utc)
+    return moment.astimezone(UTC)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import sys
+import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -23,11 +23,6 @@ from computepool.core.ledger.fee import FEE_PPM_MAX
 from computepool.core.market.offers import DEFAULT_KIND
 from computepool.core.market.ppm import PPM
 from computepool.core.market.regions import COUNTRIES_BY_REGION, DEFAULT_REGION, derive_multiplier_ppm
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 MULTIPLIER_MAX = 100
 CREDITS_MAX = 1_000_000

@@ -22,10 +22,9 @@ from computepool.core.networks.placement import SeatId
 VALIDATED_MIN = 20
 RATE_MIN = 0.15
 RATE_FADING = 10.0
-# Two wrong ones among so many: the PNode gets no more seats for a while.
+# Two wrong ones among so many: the PNode is bugged (core/trust/standing.py).
 WRONG_MAX = 2
 WRONG_WINDOW = 50
-BUGGED_SECONDS = 7 * 86_400.0
 # Between numeric classes, per tensor of the step after a checkpoint: sixty times what other thread counts make.
 DEVIATION_MAX = 1e-4
 NO_FRAMES = hashlib.sha256().digest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import timezone
+from datetime import UTC
 
 from computepool.core.jobs.spec import Requirements
 from computepool.core.market.hours import say_moment
@@ -86,7 +86,7 @@ def _list_notes(
     """Of slots that nothing else stands in the way of."""
     if closed:
         opens = min((each.opens_at for each in closed if each.opens_at is not None), default=None)
-        when = f" The first of them opens on {say_moment(opens.astimezone(timezone.utc))} UTC." if opens else ""
+        when = f" The first of them opens on {say_moment(opens.astimezone(UTC))} UTC." if opens else ""
         yield f"{_say_would_fit(closed)} not lent at this hour.{when}"
     other_kinds = [each for each, failed in ready if failed == (Gate.KIND,)]
     if other_kinds:

@@ -45,6 +45,10 @@ class Fleet:
         # The public slots in the order of fixed prices, once somebody has asked for it.
         self._fixed: FleetIndex | None = None
 
+    def make_empty(self) -> Fleet:
+        """Another one, with the same sets of weights."""
+        return Fleet(self._sets)
+
     @property
     def first_weights(self) -> str:
         return self._public.first_weights
@@ -62,6 +66,10 @@ class Fleet:
 
     def is_free(self, node_id: NodeId, slot_name: SlotName) -> bool:
         return self._find_index(node_id, slot_name).is_free(node_id, slot_name)
+
+    def get(self, node_id: NodeId, slot_name: SlotName) -> Candidate:
+        """The slot as it is known, be it free or busy. KeyError if it is not."""
+        return self._find_index(node_id, slot_name).get(node_id, slot_name)
 
     def list_roots(self) -> list[Root]:
         """Of the public slots."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
@@ -39,8 +38,7 @@ class Run(NamedTuple):
     account_id: AccountId
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """A queued slice that is next in its run."""
 
     job_id: JobId
@@ -59,8 +57,7 @@ class Wish(NamedTuple):
     weight_set: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     head: Head
     candidate: Candidate
     # The most that the slice may cost an hour.
@@ -93,7 +90,9 @@ class Round:
         grants_max: int,
         gap_elsewhere: GapElsewhere | None = None,
         on_pair: Callable[[Candidate], None] = lambda _: None,
+        is_aside: Callable[[tuple[JobId, int]], bool] = lambda _: False,
     ) -> None:
+        """`is_aside` names slices that get nothing for the moment."""
         self._fleet = fleet
         self._shapes = shapes
         self._runs = runs
@@ -101,6 +100,7 @@ class Round:
         self._grants_max = grants_max
         self._gap_elsewhere = gap_elsewhere
         self._on_pair = on_pair
+        self._is_aside = is_aside
         # Shapes that ask for the same, the most demanding first.
         self._levels = _group_by_demand(runs, shapes)
         # Runs with nothing more to look at in this round, how far others were looked into, what was placed of them.
@@ -114,7 +114,8 @@ class Round:
         self.undone: list[Candidate] = []
         # Runs of which every slice was placed.
         self.emptied: set[Run] = set()
-        # A slice was left for another hub, and should be looked at again after so many seconds.
+        # Slices that were left for another hub, and should be looked at again after so many seconds.
+        self.postponed: list[Head] = []
         self.postponed_seconds: float | None = None
 
     def list_takes(self) -> dict[Run, int]:
@@ -200,7 +201,8 @@ class Round:
             if self._quotas[head.run.account_id] <= 0:
                 skipped[head.run] += 1
                 continue
-            candidate = self._choose(head, wishes[head.job_id], now)
+            is_aside = self._is_aside((head.job_id, head.slice_index))
+            candidate = None if is_aside else self._choose(head, wishes[head.job_id], now)
             if candidate is None:
                 left[head.run] += 1
                 continue
@@ -252,6 +254,7 @@ class Round:
         left = patience_seconds(gap) - waited.total_seconds()
         if left <= 0:
             return candidate
+        self.postponed.append(head)
         self.postponed_seconds = min(left, self.postponed_seconds or left)
         return None
 

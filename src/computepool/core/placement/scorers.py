@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from math import floor, log
 
 from computepool.core.ids import AccountId
@@ -66,6 +67,9 @@ class Candidate:
     # What whoever pays a fixed price per slice compares it by: that price is the same base everywhere, times tier and
     # region. 0: by what it asks.
     reference_microcredits_per_hour: int = 0
+    # Since when its node's service is clean; None: it has not passed probation. Nothing is chosen by it; it makes the
+    # terms of a lease.
+    serving_since: datetime | None = None
 
 
 def make_candidate(
@@ -78,6 +82,7 @@ def make_candidate(
     owner_id: AccountId | None = None,
     spot_microcredits_per_hour: int = 0,
     reference_microcredits_per_hour: int = 0,
+    serving_since: datetime | None = None,
 ) -> Candidate:
     return Candidate(
         slot,
@@ -88,6 +93,7 @@ def make_candidate(
         owner_id,
         spot_microcredits_per_hour,
         reference_microcredits_per_hour,
+        serving_since,
     )
 
 

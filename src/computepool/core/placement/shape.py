@@ -63,7 +63,9 @@ class Shape:
         return hashlib.sha256(text.encode()).digest()
 
 
+@lru_cache(maxsize=4_096)
 def to_shape(need: Requirements) -> Shape:
+    """Remembered: most jobs ask for what others have asked for."""
     ceiling, base_ceiling = need.ceiling_microcredits_per_hour, None
     if need.slice_price is not None:
         ceiling = need.slice_price.ceiling_microcredits_per_hour

@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
 from computepool.core.ids import JobId
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 # Bounded, so that no set of weights can outweigh the rule that CPU work leaves the GPUs alone (scorers.py).
 WEIGHT_MAX = 10.0

@@ -42,14 +42,14 @@ _SIZES = ((2.0, 4096), (0.005, 1024), (0.0005, 256), (0.0, 128))
 class ProofState(str, Enum):
     """What a node has shown of a slot's speed."""
 
-    UNPROVEN = "unproven"  # nothing yet
+    UNPROVEN = "unproven"  # nothing yet, or not again when it was asked to
     PROVEN = "proven"
     SLOWER = "slower"  # every round was slower than what is claimed
     UNSURE = "unsure"  # slower, and rounds differ: the machine was busy, and is asked again soon
     FORGED = "forged"  # what was shown is not what the work comes to
 
 
-# After a verdict: when the node may try again. A proof holds until the card is another one.
+# After a verdict: when the node may try again by itself. When the hub asks for it (sittings.py), it may at any time.
 RETRY_AFTER = {
     ProofState.UNSURE: timedelta(minutes=10),
     ProofState.SLOWER: timedelta(hours=6),
@@ -137,6 +137,15 @@ def judge(claim: Claim, rounds: Sequence[Round]) -> Verdict:
     return Verdict(state, tier, shown, spread, _say_slower(claim, shown, least, spread, state))
 
 
+def lapse(claim: Claim, *, asked_count: int) -> Verdict:
+    """Of a slot that was proven and did not show its speed again."""
+    reason = (
+        f"It was asked {asked_count} times to show its speed again, and did not. It is asked again, and counts as "
+        "before once it has; or start the agent again."
+    )
+    return Verdict(ProofState.UNPROVEN, _tier_without_proof(claim), None, 0.0, reason)
+
+
 def may_try(state: ProofState, *, decided_at: datetime | None, now: datetime) -> bool:
     if state is ProofState.PROVEN:
         return False
@@ -161,7 +170,7 @@ def _say_slower(claim: Claim, shown: float, least: float, spread: float, state: 
     what = f"a {claim.tier}" if claim.is_by_name else "what it declared"
     words = f"It showed {shown:.3g} TFLOPS; {what} shows {least:.3g} at least."
     if state is ProofState.UNSURE:
-        return f"{words} Its rounds differ by {spread:.0%}, so it was busy: it is asked again in ten minutes."
+        return f"{words} Its rounds differ by {spread:.0%}, so it was busy: it is asked again soon."
     return (
         f"{words} Close what else uses it, install torch for a GPU, look at its cooling; then start the agent again."
     )

@@ -73,10 +73,14 @@ def record_validated(
     """
     if right and is_retro:
         return known, ()
-    return _after_right(known, now) if right else _after_wrong(known, now)
+    if not right:
+        return _after_wrong(known, now)
+    after = _after_right(known, now)
+    is_freed = may_release_pay(after) and not may_release_pay(known)
+    return after, (TrustEffect.UNFREEZE_PAY,) if is_freed else ()
 
 
-def _after_right(known: NodeTrust, now: datetime) -> tuple[NodeTrust, tuple[TrustEffect, ...]]:
+def _after_right(known: NodeTrust, now: datetime) -> NodeTrust:
     integrity = record_right(known.integrity, now=now)
     serving = known.serving_since
     if serving is None and integrity.validated_count >= PROBATION_RESULTS:
@@ -85,18 +89,18 @@ def _after_right(known: NodeTrust, now: datetime) -> tuple[NodeTrust, tuple[Trus
     if known.standing is Standing.RETURNING:
         left = known.returning_left - 1
         if left > 0:
-            return replace(known, returning_left=left), ()
-        return replace(known, standing=Standing.CLEAR, since=now, returning_left=0), (TrustEffect.UNFREEZE_PAY,)
+            return replace(known, returning_left=left)
+        return replace(known, standing=Standing.CLEAR, since=now, returning_left=0)
     # As long as another wrong one would make it bugged, it stays suspect.
     if known.standing is Standing.SUSPECT and integrity.validated_count - known.wrong_at[-1] >= BUGGED_WINDOW:
-        return replace(known, standing=Standing.CLEAR, since=now), (TrustEffect.UNFREEZE_PAY,)
-    return known, ()
+        return replace(known, standing=Standing.CLEAR, since=now)
+    return known
 
 
 def _after_wrong(known: NodeTrust, now: datetime) -> tuple[NodeTrust, tuple[TrustEffect, ...]]:
     integrity = record_wrong(known.integrity, now=now)
     wrong_at = (*known.wrong_at, integrity.validated_count)[-BUGGED_WRONG:]
-    known = replace(known, integrity=integrity, wrong_at=wrong_at, serving_since=now)
+    known = replace(_restart_service(known, now), integrity=integrity, wrong_at=wrong_at)
     if known.standing in (Standing.BUGGED, Standing.BARRED):
         # Found by the retro-audit: it stands where it stands.
         return known, ()
@@ -104,6 +108,22 @@ def _after_wrong(known: NodeTrust, now: datetime) -> tuple[NodeTrust, tuple[Trus
     if not many and known.standing is not Standing.RETURNING:
         suspect = replace(known, standing=Standing.SUSPECT, since=now)
         return suspect, (TrustEffect.FREEZE_PAY, TrustEffect.RETRO_AUDIT)
+    return _become_bugged(known, now)
+
+
+def record_bugged(known: NodeTrust, *, now: datetime) -> tuple[NodeTrust, tuple[TrustEffect, ...]]:
+    """Audits of a network found the node wrong too often: it stands where two wrong results would have led it."""
+    if known.standing in (Standing.BUGGED, Standing.BARRED):
+        return known, ()
+    return _become_bugged(_restart_service(known, now), now)
+
+
+def _restart_service(known: NodeTrust, now: datetime) -> NodeTrust:
+    """Tenure begins anew; whoever has not passed probation has none to begin."""
+    return known if known.serving_since is None else replace(known, serving_since=now)
+
+
+def _become_bugged(known: NodeTrust, now: datetime) -> tuple[NodeTrust, tuple[TrustEffect, ...]]:
     times = known.bugged_count + 1
     standing = Standing.BARRED if times >= BUGGED_TIMES_MAX else Standing.BUGGED
     effects = (TrustEffect.STOP_LEASES, TrustEffect.RETRO_AUDIT, TrustEffect.FORFEIT_PAY)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from computepool.core.ledger.fee import PPM
+from computepool.core.ledger.charging import LeaseTerms
 
 HOLDBACK_MAX = timedelta(hours=72)
 HOLDBACK_MIN = timedelta(hours=6)
@@ -31,8 +31,16 @@ def plan_holdback(served: timedelta, *, longest: timedelta = HOLDBACK_MAX) -> ti
     return longest - (longest - shortest) * tenure_ratio(served)
 
 
-def price_bonus(price: int, fee: int, served: timedelta) -> int:
-    """Out of the fee of the same price, and never more than it."""
+def find_bonus_ppm(served: timedelta) -> int:
+    """Of the price; whole days count."""
     days, full = (served - TENURE_STARTS).days, (TENURE_FULL - TENURE_STARTS).days
-    bonus_ppm = BONUS_PPM_MAX * min(full, max(0, days)) // full
-    return min(fee, price * bonus_ppm // PPM)
+    return BONUS_PPM_MAX * min(full, max(0, days)) // full
+
+
+def plan_terms(usual: LeaseTerms, served: timedelta) -> LeaseTerms:
+    """What is agreed with a node of so much service. The fee is smaller by the bonus, as far as it reaches."""
+    longest = timedelta(seconds=usual.holdback_seconds)
+    return LeaseTerms(
+        fee_ppm=max(0, usual.fee_ppm - find_bonus_ppm(served)),
+        holdback_seconds=round(plan_holdback(served, longest=longest).total_seconds()),
+    )

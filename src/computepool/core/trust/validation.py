@@ -6,7 +6,7 @@ auditor as well: agreement counts for both, and whoever forges without knowing f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -38,44 +38,11 @@ class Verify(str, Enum):
 
 
 class ResultState(str, Enum):
+    """Where a result starts; what a check makes of it is its outcome (inspection.py)."""
+
     VERIFYING = "verifying"  # not delivered before somebody else has got it, too
     ACCEPTED = "accepted"  # delivered; may still be audited
-    UNVERIFIED = "unverified"  # delivered although nobody could check it; shown and priced as such
-    FINALISED = "finalised"  # the holdback is over
-    WRONG = "wrong"  # not paid, and the slice runs again
-
-
-class ResultEvent(str, Enum):
-    AGREED = "agreed"
-    FOUND_WRONG = "found_wrong"
-    UNDECIDED = "undecided"  # the runs that should decide differ: the job is nondeterministic
-    NO_AUDITOR = "no_auditor"
-    HOLDBACK_OVER = "holdback_over"
-
-
-TRANSITIONS = {
-    (ResultState.VERIFYING, ResultEvent.AGREED): ResultState.ACCEPTED,
-    (ResultState.VERIFYING, ResultEvent.FOUND_WRONG): ResultState.WRONG,
-    (ResultState.VERIFYING, ResultEvent.UNDECIDED): ResultState.UNVERIFIED,
-    (ResultState.VERIFYING, ResultEvent.NO_AUDITOR): ResultState.UNVERIFIED,
-    (ResultState.ACCEPTED, ResultEvent.AGREED): ResultState.ACCEPTED,
-    (ResultState.ACCEPTED, ResultEvent.FOUND_WRONG): ResultState.WRONG,
-    (ResultState.ACCEPTED, ResultEvent.UNDECIDED): ResultState.UNVERIFIED,
-    (ResultState.ACCEPTED, ResultEvent.NO_AUDITOR): ResultState.ACCEPTED,
-    (ResultState.ACCEPTED, ResultEvent.HOLDBACK_OVER): ResultState.FINALISED,
-    (ResultState.UNVERIFIED, ResultEvent.AGREED): ResultState.ACCEPTED,
-    (ResultState.UNVERIFIED, ResultEvent.FOUND_WRONG): ResultState.WRONG,
-    (ResultState.UNVERIFIED, ResultEvent.UNDECIDED): ResultState.UNVERIFIED,
-    (ResultState.UNVERIFIED, ResultEvent.NO_AUDITOR): ResultState.UNVERIFIED,
-    (ResultState.UNVERIFIED, ResultEvent.HOLDBACK_OVER): ResultState.FINALISED,
-    # Late fraud, found by an operator: the pay is taken back wherever it is.
-    (ResultState.FINALISED, ResultEvent.FOUND_WRONG): ResultState.WRONG,
-}
-
-
-def move_result(state: ResultState, event: ResultEvent) -> ResultState | None:
-    """None: it cannot happen in this state."""
-    return TRANSITIONS.get((state, event))
+    UNVERIFIED = "unverified"  # delivered although nobody can check it; shown and priced as such
 
 
 # What is audited
@@ -124,6 +91,8 @@ class Runner:
     may_decide: bool = False
     # By the operator.
     is_vouched: bool = False
+    # Of the slot that it ran on, or would (comparators/numerics.py).
+    numeric_class: str = ""
 
 
 def are_strangers(one: Runner, other: Runner) -> bool:
@@ -224,20 +193,3 @@ def label_answers(agrees: Sequence[Sequence[bool]]) -> list[int]:
     for index, row in enumerate(agrees):
         labels.append(next((labels[other] for other in range(index) if row[other]), index))
     return labels
-
-
-# What is looked at again
-
-
-@dataclass(frozen=True, slots=True)
-class HeldResult:
-    attempt_id: AttemptId
-    state: ResultState
-    was_audited: bool
-
-
-def list_retro_audits(held: Iterable[HeldResult]) -> list[AttemptId]:
-    """Every result of a node found wrong that can still be put right: not finalised, and not audited yet."""
-    open_states = (ResultState.ACCEPTED, ResultState.UNVERIFIED, ResultState.VERIFYING)
-    found = [each.attempt_id for each in held if each.state in open_states and not each.was_audited]
-    return found[:RETRO_AUDITS_MAX]

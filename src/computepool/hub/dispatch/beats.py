@@ -34,9 +34,20 @@ class Beats:
 
     async def hear(self, node_id: NodeId, boot_id: UUID, running: frozenset[AttemptId]) -> bool:
         """Notes the beat. True when the agent has started anew, so that its lost work is queued again."""
+        if self.hear_at_once(node_id, boot_id, running):
+            return False
         booted = await self._check_boot(node_id, boot_id, running)
         self._heard[node_id] = Beat(node_id, running)
         return booted
+
+    def hear_at_once(self, node_id: NodeId, boot_id: UUID, running: frozenset[AttemptId]) -> bool:
+        """Notes the beat of an agent that goes on as it did, as nearly all do. False: use `hear`."""
+        known = self._boots.get(node_id)
+        # Looked up again after a while: a newer agent may have called another hub since.
+        if known is None or known[0] != boot_id or known[1] <= clock.seconds():
+            return False
+        self._heard[node_id] = Beat(node_id, running)
+        return True
 
     async def run(self) -> None:
         while True:
@@ -65,10 +76,6 @@ class Beats:
         self._flushed_at = now
 
     async def _check_boot(self, node_id: NodeId, boot_id: UUID, running: frozenset[AttemptId]) -> bool:
-        known = self._boots.get(node_id)
-        # Looked up again after a while: a newer agent may have called another hub since.
-        if known is not None and known[0] == boot_id and known[1] > clock.seconds():
-            return False
         booted = await record_boot(self._pool, node_id, boot_id, running, on_end=self._on_end)
         if len(self._boots) >= BOOTS_REMEMBERED_MAX:
             self._boots.clear()

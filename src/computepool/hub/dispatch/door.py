@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 from computepool import clock
 from computepool.core.ids import AttemptId
-from computepool.hub.dispatch.parked import ParkedCall, Tidings
+from computepool.hub.dispatch.parked import Dismissals, ParkedCall, Tidings
 from computepool.hub.dispatch.rounds import Rounds
 from computepool.hub.services.callers import NodeCaller
 from computepool.hub.services.leases import Leases
@@ -20,7 +21,8 @@ log = logging.getLogger("computepool.dispatch")
 # A claim needs one round; with the database away it gets an empty answer.
 CLAIM_SECONDS = 5.0
 
-Reply = Callable[[NextAnswer | None], Awaitable[None]]
+# Called once, when there is something to say or nothing more to wait for.
+Reply = Callable[[ParkedCall, NextAnswer | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,9 @@ class Door:
         self._rounds = rounds
         self._leases = leases
         self._speaking: set[asyncio.Task[None]] = set()
+        self._dismissals = Dismissals()
+        # One for all calls: there are thousands.
+        self._answer = self._speak
 
     def open(
         self,
@@ -44,21 +49,28 @@ class Door:
         *,
         hurried: bool,
     ) -> ParkedCall:
-        """`reply` is called once, when there is something to say or nothing more to wait for."""
-        call = ParkedCall(
+        return ParkedCall(
             node_id=node.node_id,
-            free_slots=frozenset(free_slots),
+            free_slots=to_slots(tuple(free_slots)),
             running=running,
-            answer=lambda tidings: self._speak(call, tidings, reply),
+            answer=self._answer,
             parked_at=clock.seconds(),
+            reply=reply,
             state=node.state,
             hurried=hurried,
         )
-        return call
 
     async def park(self, call: ParkedCall, seconds: float) -> None:
-        call.timer = asyncio.get_running_loop().call_later(seconds, call.dismiss)
+        self._dismissals.add(call, seconds)
         await self._rounds.park(call)
+
+    def park_at_once(self, call: ParkedCall, seconds: float) -> bool:
+        """False if the node is not known here yet: use `park`."""
+        if not self._rounds.knows(call.node_id):
+            return False
+        self._dismissals.add(call, seconds)
+        self._rounds.park_known(call)
+        return True
 
     async def prepare_claim(
         self, node: NodeCaller, free_slots: Iterable[str], running: frozenset[AttemptId]
@@ -68,10 +80,11 @@ class Door:
         found: asyncio.Future[NextAnswer | None] = asyncio.get_running_loop().create_future()
         call = ParkedCall(
             node_id=node.node_id,
-            free_slots=frozenset(free_slots),
+            free_slots=to_slots(tuple(free_slots)),
             running=running,
-            answer=lambda tidings: self._answer_claim(call, tidings, found),
+            answer=self._answer,
             parked_at=clock.seconds(),
+            reply=partial(_settle, found),
             state=node.state,
             hurried=True,
             claim=True,
@@ -82,7 +95,7 @@ class Door:
 
     async def claim(self, claim: Claim) -> NextAnswer | None:
         """What these slots can have at once."""
-        claim.call.timer = asyncio.get_running_loop().call_later(CLAIM_SECONDS, claim.call.dismiss)
+        self._dismissals.add(claim.call, CLAIM_SECONDS)
         await self._rounds.park(claim.call)
         return await self.hear(claim)
 
@@ -93,45 +106,56 @@ class Door:
         finally:
             self._rounds.leave(claim.call)
 
-    def _answer_claim(self, call: ParkedCall, tidings: Tidings, found: asyncio.Future[NextAnswer | None]) -> None:
+    def _speak(self, call: ParkedCall) -> None:
         """At once where that is possible, nearly always: a task of its own would cost more than the words."""
-        if tidings and not (tidings.controls is None and self._leases.can_word(tidings.leased)):
-
-            async def reply(answer: NextAnswer | None) -> None:
-                _settle(found, answer)
-
-            self._speak(call, tidings, reply)
-            return
+        tidings, reply = call.tidings, call.reply
         self._rounds.leave(call)
         if not tidings:
-            _settle(found, None)
-            return
+            reply(call, None)
+        elif self._leases.can_word(tidings.leased):
+            try:
+                answer: NextAnswer | None = self._complete(tidings, self._leases.word(tidings.leased))
+            except Exception as error:
+                answer = None
+                _note_unsaid(error)
+            reply(call, answer)
+        else:
+            speaking = asyncio.create_task(self._load_and_say(call, reply))
+            self._speaking.add(speaking)
+            speaking.add_done_callback(self._speaking.discard)
+
+    async def _load_and_say(self, call: ParkedCall, reply: Reply) -> None:
+        tidings = call.tidings
+        try:
+            answer: NextAnswer | None = self._complete(tidings, await self._leases.answer(tidings.leased))
+        except Exception as error:
+            answer = None
+            _note_unsaid(error)
+        reply(call, answer)
+
+    def _complete(self, tidings: Tidings, answer: NextAnswer) -> NextAnswer:
         self._rounds.note_sent(lease.id for lease in tidings.leased)
-        _settle(found, self._leases.word(tidings.leased))
-
-    def _speak(self, call: ParkedCall, tidings: Tidings, reply: Reply) -> None:
-        self._rounds.leave(call)
-        speaking = asyncio.create_task(self._say(tidings, reply))
-        self._speaking.add(speaking)
-        speaking.add_done_callback(self._speaking.discard)
-
-    async def _say(self, tidings: Tidings, reply: Reply) -> None:
-        answer = None
-        try:
-            if tidings:
-                answer = await self._leases.answer(tidings.leased)
-                self._rounds.note_sent(lease.id for lease in tidings.leased)
-                if tidings.controls is not None:
-                    answer = NextAnswer(assignments=answer.assignments, token=answer.token, controls=tidings.controls)
-        except Exception as error:
-            # What is leased stays leased, and is delivered when the node calls again.
-            log.warning("answer_failed error=%r", error)
-        try:
-            await reply(answer)
-        except Exception as error:
-            log.info("reply_failed error=%r", error)
+        if tidings.controls is None:
+            return answer
+        return NextAnswer(assignments=answer.assignments, token=answer.token, controls=tidings.controls)
 
 
-def _settle(found: asyncio.Future[NextAnswer | None], answer: NextAnswer | None) -> None:
+def _note_unsaid(error: Exception) -> None:
+    """What is leased stays leased, and is delivered when the node calls again."""
+    log.warning("answer_failed error=%r", error)
+
+
+def _settle(found: asyncio.Future[NextAnswer | None], _: ParkedCall, answer: NextAnswer | None) -> None:
     if not found.done():
         found.set_result(answer)
+
+
+def to_slots(names: tuple[str, ...]) -> frozenset[str]:
+    """Thousands of nodes offer the same few names: they share one set of them."""
+    is_usual = len(names) <= 16 and all(len(name) <= 16 for name in names)
+    return _usual_slots(names) if is_usual else frozenset(names)
+
+
+@lru_cache(maxsize=4_096)
+def _usual_slots(names: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(names)

@@ -1,7 +1,6 @@
 """Collects single calls while earlier transactions are in flight, and commits them together.
 
-At low load a batch is one call and costs no latency; under load one commit serves many. With two lanes the hub
-prepares a batch while the database writes the other. Every caller is answered
+At low load a batch is one call and costs no latency; under load one commit serves many. Every caller is answered
 exactly once: with its own answer, with its own refusal, or with the fault that met its batch. A caller that goes
 away does not cancel the transaction it is in: a COMMIT is never cancelled.
 """

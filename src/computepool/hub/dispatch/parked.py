@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
+from computepool import clock
 from computepool.core.ids import AttemptId, NodeId
 from computepool.core.jobs.lease import Attempt
 from computepool.core.nodes.state import NodeState
@@ -18,9 +20,11 @@ from computepool.wire.attempts import Controls
 
 # With more calls than this one hub process turns nodes away, to another hub or to later.
 CALLS_MAX = 50_000
+# Calls whose time is up within the same step are dismissed together: a timer for each is larger than the call.
+STEP_SECONDS = 0.05
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Tidings:
     """What a call is answered with; the leases are still to be put into words."""
 
@@ -31,14 +35,20 @@ class Tidings:
         return bool(self.leased) or self.controls is not None
 
 
+# Of all calls that nobody has anything to say to yet, which are nearly all that are parked. Never filled.
+NO_TIDINGS = Tidings()
+
+
 @dataclass(eq=False, slots=True)
 class ParkedCall:
     node_id: NodeId
     free_slots: frozenset[str]
     running: frozenset[AttemptId]
-    # Called once, with what there is to say, or with nothing.
-    answer: Callable[[Tidings], None]
+    # Called once, with the call, when there are tidings, or when there is nothing more to wait for.
+    answer: Callable[[ParkedCall], None]
     parked_at: float
+    # How whoever answers can be heard by the caller.
+    reply: Any = None
     state: NodeState = NodeState.ACTIVE
     # Outside of the hours at which its node is lent.
     closed: bool = False
@@ -49,11 +59,12 @@ class ParkedCall:
     # The record has been asked what else there is to say to this node.
     greeted: bool = False
     open: bool = True
-    tidings: Tidings = field(default_factory=Tidings)
+    tidings: Tidings = NO_TIDINGS
     # Transactions under way that may lease slots of this node.
     _held: int = 0
     _dismissed: bool = False
-    timer: asyncio.TimerHandle | None = None
+    # Those whose time is up together with this one's.
+    due: set[ParkedCall] | None = None
 
     @property
     def takes_work(self) -> bool:
@@ -67,12 +78,17 @@ class ParkedCall:
         self._answer_if_due()
 
     def add_lease(self, lease: Grant | Attempt) -> None:
-        self.tidings.leased.append(lease)
+        self._own_tidings().leased.append(lease)
         self._answer_if_due()
 
     def control(self, controls: Controls) -> None:
-        self.tidings.controls = controls
+        self._own_tidings().controls = controls
         self._answer_if_due()
+
+    def _own_tidings(self) -> Tidings:
+        if self.tidings is NO_TIDINGS:
+            self.tidings = Tidings()
+        return self.tidings
 
     def dismiss(self) -> None:
         """Answers as soon as nothing is under way for it, with whatever there is."""
@@ -82,22 +98,40 @@ class ParkedCall:
     def close(self) -> None:
         """Nobody waits for it any more."""
         self.open = False
-        self.answer = _answered
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
+        # What was to be called knows the connection, and that knows the call: they would keep each other for long.
+        self.reply = None
+        self._stop_timer()
 
     def _answer_if_due(self) -> None:
         if self.open and not self._held and (self._dismissed or self.tidings):
             self.open = False
-            if self.timer is not None:
-                self.timer.cancel()
-            answer, self.answer = self.answer, _answered
-            answer(self.tidings)
+            self._stop_timer()
+            self.answer(self)
+
+    def _stop_timer(self) -> None:
+        if self.due is not None:
+            self.due.discard(self)
+            self.due = None
 
 
-def _answered(_: Tidings) -> None:
-    """Stands where the answer was. The answer knows the call: kept, the two would keep each other for long."""
+class Dismissals:
+    """Ends calls when their time is up, a little late rather than early."""
+
+    def __init__(self) -> None:
+        self._due: dict[int, set[ParkedCall]] = {}
+
+    def add(self, call: ParkedCall, seconds: float) -> None:
+        step = int((clock.seconds() + seconds) / STEP_SECONDS) + 1
+        due = self._due.get(step)
+        if due is None:
+            due = self._due[step] = set()
+            asyncio.get_running_loop().call_later(step * STEP_SECONDS - clock.seconds(), self._dismiss, step)
+        due.add(call)
+        call.due = due
+
+    def _dismiss(self, step: int) -> None:
+        for call in list(self._due.pop(step)):
+            call.dismiss()
 
 
 class ParkedCalls:

@@ -20,7 +20,7 @@ from computepool.core.market.offers import Schedule
 from computepool.core.placement.pools import Fleet
 from computepool.core.placement.price import Asked
 from computepool.core.placement.scorers import Candidate, make_candidate, round_reliability
-from computepool.core.placement.slot import Slot
+from computepool.core.placement.slot import Slot, SlotKind
 from computepool.core.placement.weights import Weights
 from computepool.hub.dispatch.evidence import Evidence
 from computepool.hub.store import nodes as node_store
@@ -85,6 +85,8 @@ class Registry:
         wanted = list(node_ids)
         await self._evidence.load(conn, wanted)
         for offered in await node_store.list_candidates(conn, wanted):
+            if offered.is_out:
+                continue
             slot = offered.slot
             floors[slot.node_id] = offered.floor_microcredits_per_hour
             schedules[slot.node_id] = offered.schedule
@@ -94,6 +96,7 @@ class Registry:
                 reliability=self._evidence.bound(slot.node_id, slot.kind),
                 declared_tflops=offered.declared_tflops,
                 owner_id=offered.owner_id,
+                serving_since=offered.serving_since,
             )
             found[slot.node_id][slot.name] = self._price(candidate, floors[slot.node_id])
         for node_id in wanted:
@@ -182,11 +185,11 @@ class Registry:
             known = self._nodes.get(node_id)
             if known is None:
                 continue
+            bounds = {kind: round_reliability(self._evidence.bound(node_id, kind)) for kind in SlotKind}
             for old in list(known.candidates.values()):
-                bound = round_reliability(self._evidence.bound(node_id, old.slot.kind))
-                if bound == old.reliability:
-                    continue
-                self._replace(known, replace(old, reliability=bound))
+                bound = bounds[old.slot.kind]
+                if bound != old.reliability:
+                    self._replace(known, replace(old, reliability=bound))
 
     async def reprice(self) -> None:
         """What slots ask may have changed: those that are free move in the order of scores, some at a time so that

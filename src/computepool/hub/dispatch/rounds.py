@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,17 +23,21 @@ from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.lease import Attempt, is_to_be_stopped
 from computepool.core.jobs.state import AttemptState
 from computepool.core.nodes.state import NodeState
-from computepool.core.placement.rounds import Round, Wish
+from computepool.core.placement.rounds import ELSEWHERE_SECONDS_MIN, Round, Run, Wish
 from computepool.core.placement.scorers import Candidate
 from computepool.core.placement.shape import Shape
 from computepool.hub.dispatch.backlog import RUNS_MAX, Backlog
-from computepool.hub.dispatch.elsewhere import Elsewhere
+from computepool.hub.dispatch.elsewhere import Elsewhere, Heard
 from computepool.hub.dispatch.fair_share import FairShare
 from computepool.hub.dispatch.group_commit import GroupCommit
 from computepool.hub.dispatch.parked import ParkedCall, ParkedCalls
 from computepool.hub.dispatch.registry import Registry
-from computepool.hub.services.attempts import Report, finish_attempts
+from computepool.hub.dispatch.stubborn import Stubborn
+from computepool.hub.dispatch.summaries import Ask
+from computepool.hub.services.attempts import finish_attempts
 from computepool.hub.services.leases import GRANTS_MAX, Granted, Leases
+from computepool.hub.services.reports import Report
+from computepool.hub.services.sittings import Sittings
 from computepool.hub.services.submissions import Submission, Submissions
 from computepool.hub.services.transitions import OnEnd, ignore_end
 from computepool.hub.store import attempts as attempt_store
@@ -60,6 +64,9 @@ GREET_SECONDS = 0.1
 LOOK_SHARE = 0.1
 LOOK_PAUSE_SECONDS_MAX = 0.5
 NODES_PER_LOOK = 5_000
+# A run that was left to this hub is looked at again for so long, if nothing is to be seen of it.
+ASKED_SECONDS = 0.2
+LOOK_AGAIN_SECONDS = 0.03
 # How far back changes are read each time, because they do not become visible in order.
 CHANGES_SECONDS = 10.0
 # A hub that is alone knows what was queued; it makes sure only now and then.
@@ -102,11 +109,13 @@ class Rounds:
         *,
         on_end: OnEnd = ignore_end,
         now: Callable[[], datetime] = clock.now,
+        sittings: Sittings | None = None,
     ) -> None:
         self._pool = pool
         self._now = now
         self._quarter = 0
         self._on_end = on_end
+        self._sittings = sittings or Sittings()
         self._one_round = asyncio.Lock()
         self._parked = parked
         self._leases = leases
@@ -115,9 +124,12 @@ class Rounds:
         self._backlog = backlog
         self._share = share
         self._elsewhere = elsewhere
+        self._stubborn = Stubborn()
         self._wake = asyncio.Event()
         self._stale = True
         self._looked_at, self._look_seconds = 0.0, 0.0
+        # Runs that were left to this hub a moment ago.
+        self._asked_until: dict[Run, float] = {}
         self._alarm = asyncio.Event()
         self._changes_seen: set[int] = set()
         self._heard_at = clock.seconds()
@@ -135,12 +147,21 @@ class Rounds:
     async def park(self, call: ParkedCall) -> None:
         """The call is answered through its `answer` sooner or later; `leave` says that nobody waits any more."""
         await self.introduce(call.node_id)
+        # It may have been answered meanwhile, because its time was up.
+        if call.open:
+            self.park_known(call)
+
+    def park_known(self, call: ParkedCall) -> None:
+        """The same for a node that is introduced already."""
         if call.hurried:
             self._hurried.append(call)
         elif not call.greeted:
             self._newcomers[call.node_id] = call
         self._admit(call)
         self.wake()
+
+    def knows(self, node_id: NodeId) -> bool:
+        return node_id in self._registry
 
     async def introduce(self, node_id: NodeId) -> None:
         """Its slots are known after this."""
@@ -168,13 +189,21 @@ class Rounds:
                 earlier.release()
 
     def _offer(self, call: ParkedCall) -> None:
-        """But not what a lease is being written for: the node cannot know of it yet."""
-        free = [name for name in call.free_slots if (call.node_id, name) not in self._holding]
+        """But not what a lease is being written for: the node cannot know of it yet. Nor what must show its speed."""
+        free = [
+            name
+            for name in call.free_slots
+            if (call.node_id, name) not in self._holding and not self._sittings.is_withheld(call.node_id, name)
+        ]
         self._registry.offer(call.node_id, free)
+        if not call.claim:
+            self._elsewhere.note_free(call.node_id, free)
 
     def leave(self, call: ParkedCall) -> None:
         call.close()
-        self._registry.withdraw(call.node_id, self._parked.leave(call))
+        left = self._parked.leave(call)
+        self._registry.withdraw(call.node_id, left)
+        self._elsewhere.note_gone(call.node_id, left)
         if self._newcomers.get(call.node_id) is call:
             del self._newcomers[call.node_id]
 
@@ -193,8 +222,38 @@ class Rounds:
         if topic == "queue":
             self._stale = True
             self.wake()
+        elif (heard := self._elsewhere.hear(topic)) is not None:
+            self._hear_of_runs(heard)
         else:
             self._alarm.set()
+
+    def _hear_of_runs(self, heard: Heard) -> None:
+        """Slices are queued at other hubs."""
+        self._stale = self._stale or heard.missed
+        self._note_asks(heard.asks)
+
+    def _note_asks(self, asks: Iterable[Ask]) -> None:
+        """What another hub has the best slot for is left alone here for a moment, and unlocked."""
+        ours: list[Run] = []
+        others: list[Run] = []
+        for run, hub_process_id in asks:
+            left = hub_process_id not in (None, self._elsewhere.hub_process_id)
+            (others if left else ours).append(run)
+            if hub_process_id == self._elsewhere.hub_process_id:
+                self._asked_until[run] = clock.seconds() + ASKED_SECONDS
+        if ours or self._stale:
+            self._note_runs(ours)
+        if others:
+            asyncio.get_running_loop().call_later(ELSEWHERE_SECONDS_MIN, self._note_runs, others)
+
+    def _note_runs(self, runs: Iterable[Run]) -> None:
+        for run in runs:
+            if run.shape_id in self._backlog.shapes:
+                self._backlog.note(run)
+            else:
+                self._stale = True
+        if len(self._registry.fleet) or self._stale:
+            self.wake()
 
     def hear_of_queue(self) -> None:
         """This hub has put something back into the queue."""
@@ -266,6 +325,7 @@ class Rounds:
             grants_max=GRANTS_MAX,
             gap_elsewhere=None if self._elsewhere.alone else self._elsewhere.find_gap,
             on_pair=self._hold,
+            is_aside=self._stubborn.is_aside,
         )
         return round_ if round_.list_takes() else None
 
@@ -275,18 +335,34 @@ class Rounds:
         if round_ is None or granted is None:
             return
         self._backlog.forget(round_.emptied, as_of=turn.as_of)
+        self._look_again(round_.emptied.difference(pair.head.run for pair in round_.pairs))
         for grant in granted.grants:
+            self._stubborn.note_granted((grant.job_id, grant.slice_index))
             self._deliver(grant)
         for pair in granted.refused:
+            self._stubborn.note_refused((pair.head.job_id, pair.head.slice_index))
             # The record says otherwise than we thought: the node is looked up before it is offered again.
             self._look_up_soon(pair.candidate.slot.node_id)
         for pair in round_.pairs:
             self._release_slot(pair.candidate.slot.node_id, pair.candidate.slot.name)
+        for head in round_.postponed:
+            hub_process_id = self._elsewhere.pop_left((head.job_id, head.slice_index))
+            if hub_process_id is not None:
+                # By now nothing is locked: whoever looks finds it.
+                self._elsewhere.ask(head.run, hub_process_id)
         if round_.postponed_seconds is not None:
             asyncio.get_running_loop().call_later(round_.postponed_seconds, self.wake)
         # A round that is full asks for nothing more, whatever is left.
         if granted.grants and (len(round_.pairs) >= GRANTS_MAX or round_.list_takes()):
             self.wake()
+
+    def _look_again(self, runs: Iterable[Run]) -> None:
+        """What was left to this hub and is not to be seen may be locked by one that leaves it to us too."""
+        now = clock.seconds()
+        self._asked_until = {run: until for run, until in self._asked_until.items() if until > now}
+        again = [run for run in runs if run in self._asked_until]
+        if again:
+            asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self._note_runs, again)
 
     def _undo(self, turn: _Turn) -> None:
         """What it had planned was not written."""
@@ -299,6 +375,7 @@ class Rounds:
             self.give_slot(candidate)
 
     def _hold(self, candidate: Candidate) -> None:
+        self._elsewhere.note_gone(candidate.slot.node_id, (candidate.slot.name,))
         call = self._parked.find_offering(candidate.slot.node_id, candidate.slot.name)
         if call is not None:
             call.hold()
@@ -333,14 +410,17 @@ class Rounds:
         reports = [ending.report for ending in endings]
         claims = [ending.claim for ending in endings if ending.claim is not None and ending.claim.open]
         if not claims:
-            return await finish_attempts(self._pool, reports, on_end=self._on_end)
+            return await finish_attempts(
+                self._leases.pool, reports, on_end=self._on_end, audit_key=self._leases.audit_key
+            )
         turn = _Turn()
         try:
             outcomes = await finish_attempts(
-                self._pool,
+                self._leases.pool,
                 reports,
                 on_end=self._on_end,
                 then=lambda conn: self._grant_on(conn, claims, turn, lock=True),
+                audit_key=self._leases.audit_key,
             )
         except BaseException:
             self._undo(turn)
@@ -369,7 +449,9 @@ class Rounds:
     async def complete_apart(self, endings: Sequence[Ending]) -> Sequence[CompleteOutcome | ComputePoolError]:
         """The same with a transaction for each, to measure what it is worth to share one."""
         reports = [ending.report for ending in endings]
-        outcomes = await finish_attempts(self._pool, reports, on_end=self._on_end)
+        outcomes = await finish_attempts(
+            self._leases.pool, reports, on_end=self._on_end, audit_key=self._leases.audit_key
+        )
         for ending in endings:
             if ending.claim is not None and ending.claim.open:
                 await self.park(ending.claim)
@@ -384,11 +466,24 @@ class Rounds:
             self._release_slot(grant.node_id, grant.slot)
         for run, shape in submitted.runs.items():
             self._backlog.shapes[run.shape_id] = shape
-            self._backlog.note(run)
-        if submitted.runs:
-            self._tell_others()
-            self.wake()
+        if not self._elsewhere.alone:
+            self._leave_runs(submissions, submitted.runs)
+        elif submitted.runs:
+            self._note_runs(submitted.runs)
         return submitted.answers
+
+    def _leave_runs(self, submissions: Sequence[Submission], runs: Mapping[Run, Shape]) -> None:
+        """Tells others. Of several slices some may be for us, whoever has the best slot."""
+        counts = Counter[tuple[Shape, AccountId]]()
+        for submission in submissions:
+            counts[submission.shape, submission.account_id] += submission.spec.slice_count
+        asks = []
+        for run, shape in runs.items():
+            left_to = self._elsewhere.pop_left((shape, run.account_id))
+            asks.append(Ask(run, left_to if counts[shape, run.account_id] == 1 else None))
+        for ask in asks:
+            self._elsewhere.ask(*ask)
+        self._note_asks(asks)
 
     def is_waiting(self, account_id: AccountId, shape_id: ShapeId) -> bool:
         return self._backlog.waits(account_id, shape_id)
@@ -404,19 +499,22 @@ class Rounds:
 
     def take_slot(self, shape: Shape, wish: Wish, account_id: AccountId) -> Candidate | None:
         fleet = self._registry.fleet
-        if not len(fleet):
-            return None
-        candidate = fleet.best(
-            shape,
-            wish.prefer,
-            account_id=account_id,
-            weights=wish.weight_set,
-            ceiling=shape.ceiling_microcredits_per_hour,
-        )
-        if candidate is None or self._backlog.could_use(candidate.slot):
-            return None
-        may_wait = not self._elsewhere.alone and candidate.slot.welcome is None
+        candidate = None
+        if len(fleet):
+            candidate = fleet.best(
+                shape,
+                wish.prefer,
+                account_id=account_id,
+                weights=wish.weight_set,
+                ceiling=shape.ceiling_microcredits_per_hour,
+            )
+        may_wait = not self._elsewhere.alone and (candidate is None or candidate.slot.welcome is None)
         if may_wait and self._elsewhere.find_gap(shape, wish.prefer, candidate, account_id=account_id):
+            return None
+        if candidate is None:
+            return None
+        if self._backlog.could_use(candidate.slot):
+            self._elsewhere.keep(shape, account_id)
             return None
         fleet.take(candidate.slot.node_id, candidate.slot.name)
         self._hold(candidate)
@@ -520,8 +618,23 @@ class Rounds:
         # Told only while it makes a difference, or an obedient node would be answered at once for ever.
         drain = call.state is NodeState.DRAINING and (bool(call.free_slots) or not call.running)
         pause = call.state is NodeState.PAUSED and bool(call.free_slots)
-        if stops or drain or pause:
-            call.control(Controls(stop=dict(stops.items()), drain=drain, pause=pause))
+        prove: tuple[str, ...] = ()
+        if call.takes_work:
+            prove = self._sittings.list_to_tell(call.node_id, call.free_slots, idle=not call.running)
+        if stops or drain or pause or prove:
+            call.control(Controls(stop=dict(stops.items()), drain=drain, pause=pause, prove=prove))
+
+    def note_sittings(self, node_id: NodeId) -> None:
+        """What is asked of its slots has changed: those that are to show their speed take nothing, the others do."""
+        call = self._parked.find(node_id)
+        if call is None:
+            return
+        withheld = [name for name in call.free_slots if self._sittings.is_withheld(node_id, name)]
+        self._registry.withdraw(node_id, withheld)
+        if call.takes_work:
+            self._offer(call)
+            self.wake()
+        self._tell(call, {})
 
     async def look_around(self, changes: Sequence[Change] | None) -> None:
         """Something has changed for attempts that run or for nodes themselves; None: perhaps for all."""

@@ -14,6 +14,7 @@ from computepool.hub.http.routing import COOKIE, Access, Call, Routes, check_ori
 from computepool.hub.services import accounts as service
 from computepool.hub.services import profiles
 from computepool.hub.services.accounts import LINK_SECONDS, SIGN_IN_KEY_SECONDS, NewKey
+from computepool.hub.services.blocked_inputs import stop_jobs_of_suspended
 from computepool.hub.services.profiles import Profile
 from computepool.hub.store.accounts import Account
 from computepool.hub.store.keys import Key
@@ -152,6 +153,7 @@ async def change_account(call: Call) -> wire.Account:
         calls_per_minute_max=body.calls_per_minute_max,
         fair_weight=body.fair_weight,
         priority_class_max=body.priority_class_max,
+        new_nodes_max=body.new_nodes_max,
     )
     call.hub.callers.forget_all()
     return to_account(account)
@@ -159,8 +161,11 @@ async def change_account(call: Call) -> wire.Account:
 
 @routes.add("POST", "/v1/accounts/{account_id}/suspend", Access.OPERATOR, answer=wire.Account)
 async def suspend_account(call: Call) -> wire.Account:
-    """Refuse everything this account asks for from now on."""
-    return await _set_suspended(call, suspended=True)
+    """Refuse everything this account asks for from now on, and stop its open jobs."""
+    account = await _set_suspended(call, suspended=True)
+    await stop_jobs_of_suspended(call.hub.pool, on_end=call.hub.on_end)
+    call.hub.rounds.hear("controls")
+    return account
 
 
 @routes.add("POST", "/v1/accounts/{account_id}/resume", Access.OPERATOR, answer=wire.Account)
@@ -229,6 +234,7 @@ def to_account(account: Account) -> wire.Account:
             queued_slices_max=account.queued_slices_max,
             stored_bytes_max=account.stored_bytes_max,
             calls_per_minute_max=account.calls_per_minute_max,
+            new_nodes_max=account.new_nodes_max,
         ),
         stored_bytes=account.stored_bytes,
         created_at=account.created_at,

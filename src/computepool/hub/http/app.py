@@ -21,6 +21,7 @@ from computepool.hub.http import (
     artifacts,
     attempts,
     audit,
+    blocked_inputs,
     books,
     challenges,
     credits,
@@ -38,7 +39,9 @@ from computepool.hub.http import (
     pay,
     placement,
     public,
+    receipts,
     statements,
+    trust,
     views,
     why,
 )
@@ -58,10 +61,11 @@ async def openapi(call: Call) -> Response:
 
 def all_routes() -> list[Route]:
     """Fixed paths before those with parameters, so that /v1/jobs/next is never taken for a job."""
-    work = (hub, accounts, jobs, nodes, challenges, attempts, artifacts, networks, placement, why)
+    work = (hub, accounts, jobs, nodes, challenges, attempts, artifacts, receipts, networks, placement, why, trust)
     seen = (live, public, views, pages)
-    money = (credits, operator_credits, disputes, statements, pay, audit, books, market, operator, demo)
-    found = [route for room in (*work, *seen, *money) for route in room.routes.routes] + meta.routes
+    money = (credits, operator_credits, disputes, statements, pay, audit, books, market)
+    desk = (operator, blocked_inputs, demo)
+    found = [route for room in (*work, *seen, *money, *desk) for route in room.routes.routes] + meta.routes
     return sorted(found, key=lambda route: route.path.count("{"))
 
 
@@ -88,11 +92,13 @@ def build_app(context: Hub, site: Site | None = None) -> ASGIApp:
         else:
             await answer(context, route, scope, receive, send)
 
-    # Public routes alone ask from which address a call comes; behind a proxy on this machine, that is in a header.
+    # Few routes ask from which address a call comes; behind a proxy on this machine, that is in a header.
     trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")
     # Uvicorn and Starlette each have types of their own for the same three things.
     addressed: ASGIApp = ProxyHeadersMiddleware(serve, trusted_hosts=trusted)  # type: ignore[arg-type, assignment]
-    named = {key: route for key, route in fixed.items() if route.access is not Access.PUBLIC}
+    named = {
+        key: route for key, route in fixed.items() if route.access is not Access.PUBLIC and not route.needs_address
+    }
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         route = named.get((scope.get("method", ""), scope["path"]))

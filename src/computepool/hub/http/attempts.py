@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -12,14 +14,15 @@ from computepool.core.errors import ComputePoolError, HubUnavailable, InvalidReq
 from computepool.core.ids import AttemptId
 from computepool.hub.context import Hub
 from computepool.hub.dispatch.door import Claim
-from computepool.hub.dispatch.parked import CALLS_MAX
+from computepool.hub.dispatch.parked import CALLS_MAX, ParkedCall
 from computepool.hub.dispatch.rounds import Ending
 from computepool.hub.http.errors import to_error_body
-from computepool.hub.http.routing import Access, Call, Reply, Routes, Sent, read_bytes
+from computepool.hub.http.replies import Reply
+from computepool.hub.http.routing import Access, Call, PlainCall, Routes, read_bytes
 from computepool.hub.http.streaming import stream_blob
 from computepool.hub.services import attempts as service
-from computepool.hub.services import job_checkpoints
-from computepool.hub.services.attempts import Report
+from computepool.hub.services import job_checkpoints, reports
+from computepool.hub.services.reports import Report
 from computepool.hub.store.attempts import HeldAttempt
 from computepool.wire import attempts as wire
 from computepool.wire.artifacts import Artifact, Upload
@@ -32,36 +35,38 @@ HURRIED_SECONDS = 5.0
 LISTED_MAX = 1_000
 COMPLETE_BYTES_MAX = 8_000_000
 COMPLETE_BATCH_MAX = 256
+# Of all nodes that are free; an empty set is as large as any.
+NOTHING_RUNS: frozenset[AttemptId] = frozenset()
 
 
 class LogsQuery(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
 
 
-@routes.add("POST", "/v1/jobs/next", Access.NODE, body=wire.NextRequest, answer=wire.NextAnswer, parks=True)
-async def next_work(call: Call) -> Sent:
+@routes.add("POST", "/v1/jobs/next", Access.NODE, body=wire.NextRequest, answer=wire.NextAnswer, parks=True, hot=True)
+def next_work(call: PlainCall) -> ParkedCall | Coroutine[Any, Any, ParkedCall]:
     """Ask for work; held open until there is some. Also a heartbeat."""
     hub, body, node = call.hub, call.body, call.node
     _refuse_if_full(hub)
     running = _check_lists(body.running, body.free_slots)
-    await hub.beats.hear(node.node_id, body.boot_id, running)
     hurried = body.wait_seconds <= 0
-
-    async def reply(answer: wire.NextAnswer | None) -> None:
-        await _shape_answer(call, answer, hurried=hurried)(call.send)
-
     # A hub keeps thousands of these calls: what nobody reads again need not wait with them.
-    call.scope["headers"].clear()
-    call.body = None
+    reply = partial(_reply, hub, call.answer)
     parked = hub.door.open(node, body.free_slots, running, reply, hurried=hurried)
     # Never longer than a beat: the next call is the next beat.
-    await hub.door.park(parked, HURRIED_SECONDS if hurried else min(body.wait_seconds, hub.beat_seconds))
-    try:
-        # Comes back when the node has hung up, or when it was answered.
-        await call.receive()
-    finally:
-        hub.rounds.leave(parked)
-    return Sent()
+    seconds = HURRIED_SECONDS if hurried else min(body.wait_seconds, hub.beat_seconds)
+    if hub.beats.hear_at_once(node.node_id, body.boot_id, running) and hub.door.park_at_once(parked, seconds):
+        return parked
+    return _park_newcomer(hub, parked, body.boot_id, seconds)
+
+
+async def _park_newcomer(hub: Hub, parked: ParkedCall, boot_id: UUID, seconds: float) -> ParkedCall:
+    await hub.beats.hear(parked.node_id, boot_id, parked.running)
+    await hub.door.park(parked, seconds)
+    if hub.closing:
+        # It came too late to be sent home with the others.
+        parked.dismiss()
+    return parked
 
 
 def _refuse_if_full(hub: Hub) -> None:
@@ -69,23 +74,36 @@ def _refuse_if_full(hub: Hub) -> None:
         raise HubUnavailable("This hub takes no more waiting nodes now. Call again; another may answer.")
 
 
-def _shape_answer(call: Call, answer: wire.NextAnswer | None, *, hurried: bool) -> Reply:
+def _reply(hub: Hub, send: Callable[[Reply], None], parked: ParkedCall, answer: wire.NextAnswer | None) -> None:
     """An agent that does not wait here is told when to come again, unless it got something to do."""
     headers: tuple[tuple[bytes, bytes], ...] = ()
     if answer is not None and answer.assignments:
-        call.hub.pace.note_work(call.node.node_id)
-    elif hurried:
-        headers = ((b"poll-seconds", b"%.2f" % call.hub.pace.plan_wait(call.node.node_id)),)
+        hub.pace.note_work(parked.node_id)
+    elif parked.hurried:
+        headers = ((b"poll-seconds", b"%.2f" % hub.pace.plan_wait(parked.node_id)),)
     if answer is None:
-        return Reply(status=204, headers=headers)
-    return Reply(msgspec.json.encode(answer), headers=headers)
+        send(Reply(status=204, headers=headers))
+    else:
+        send(Reply(msgspec.json.encode(answer), headers=headers))
 
 
-@routes.add("POST", "/v1/nodes/heartbeat", Access.NODE, body=wire.HeartbeatRequest, answer=wire.HeartbeatAnswer)
-async def heartbeat(call: Call) -> wire.HeartbeatAnswer:
+@routes.add(
+    "POST", "/v1/nodes/heartbeat", Access.NODE, body=wire.HeartbeatRequest, answer=wire.HeartbeatAnswer, hot=True
+)
+def heartbeat(call: PlainCall) -> wire.HeartbeatAnswer | Coroutine[Any, Any, wire.HeartbeatAnswer]:
     """Say that the node is alive, without asking for work."""
-    hub, body = call.hub, call.body
-    await hub.beats.hear(call.node.node_id, body.boot_id, _check_lists(body.running, ()))
+    body, running = call.body, _check_lists(call.body.running, ())
+    if call.hub.beats.hear_at_once(call.node.node_id, body.boot_id, running):
+        return _answer_beat(call.hub)
+    return _hear_newcomer(call, running)
+
+
+async def _hear_newcomer(call: PlainCall, running: frozenset[AttemptId]) -> wire.HeartbeatAnswer:
+    await call.hub.beats.hear(call.node.node_id, call.body.boot_id, running)
+    return _answer_beat(call.hub)
+
+
+def _answer_beat(hub: Hub) -> wire.HeartbeatAnswer:
     return wire.HeartbeatAnswer(beat_seconds=hub.beat_seconds, lease_seconds=hub.settings.lease_seconds)
 
 
@@ -96,11 +114,12 @@ async def heartbeat(call: Call) -> wire.HeartbeatAnswer:
     body=wire.CompleteRequest,
     answer=wire.CompleteAnswer,
     body_bytes_max=COMPLETE_BYTES_MAX,
+    hot=True,
 )
-async def complete(call: Call) -> wire.CompleteAnswer:
+async def complete(call: PlainCall) -> wire.CompleteAnswer:
     """Report the end of an attempt. The same report again gets the same answer. May carry the next claim."""
     body: wire.CompleteRequest = call.body
-    [report] = service.check_completions(call.hub.keyring, call.node, (body,), body.receipt)
+    [report] = reports.check_completions(call.hub.keyring, call.node, (body,), body.receipt)
     if isinstance(report, ComputePoolError):
         raise report
     claim = await _prepare_claim(call, body.boot_id, body.claim)
@@ -116,13 +135,14 @@ async def complete(call: Call) -> wire.CompleteAnswer:
     body=wire.CompleteBatch,
     answer=wire.CompleteBatchAnswer,
     body_bytes_max=COMPLETE_BYTES_MAX,
+    hot=True,
 )
-async def complete_batch(call: Call) -> wire.CompleteBatchAnswer:
+async def complete_batch(call: PlainCall) -> wire.CompleteBatchAnswer:
     """Report the ends of many attempts, under one receipt. Each counts or is refused on its own."""
     body: wire.CompleteBatch = call.body
     if not 1 <= len(body.completions) <= COMPLETE_BATCH_MAX:
         raise InvalidRequest(f"A batch has 1 to {COMPLETE_BATCH_MAX} completions.")
-    checked = service.check_completions(call.hub.keyring, call.node, body.completions, body.receipt)
+    checked = reports.check_completions(call.hub.keyring, call.node, body.completions, body.receipt)
     claim = await _prepare_claim(call, body.boot_id, body.claim)
     outcomes, found = await _finish(call.hub, checked, claim)
     answers = [
@@ -145,7 +165,7 @@ async def _finish(
     return outcomes, await hub.door.hear(claim) if claim else None
 
 
-async def _prepare_claim(call: Call, boot_id: UUID, claim: wire.Claim | None) -> Claim | None:
+async def _prepare_claim(call: PlainCall, boot_id: UUID, claim: wire.Claim | None) -> Claim | None:
     """What can be had at once. The node keeps its parked call, or makes one after this, for everything else."""
     hub, node = call.hub, call.node
     if claim is None or hub.closing:
@@ -235,4 +255,4 @@ async def _get_held(call: Call) -> HeldAttempt:
 def _check_lists(running: tuple[object, ...], free_slots: tuple[str, ...]) -> frozenset[AttemptId]:
     if len(running) > LISTED_MAX or len(free_slots) > LISTED_MAX:
         raise InvalidRequest(f"At most {LISTED_MAX:,} attempts and slots can be listed.")
-    return frozenset(running)  # type: ignore[arg-type]
+    return frozenset(running) if running else NOTHING_RUNS  # type: ignore[arg-type]

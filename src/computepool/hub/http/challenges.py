@@ -57,6 +57,7 @@ async def open_challenge(call: Call) -> wire.OpenAnswer:
         hub.pool, hub.settings, hub.examiner, node_id, call.path["challenge_id"], call.body.segments, call.body.words
     )
     if not opening.again:
+        hub.sittings.forget(node_id)
         await hub.rounds.look_at_node(node_id)
         hub.rounds.hear("node")
     return wire.OpenAnswer(proof=to_slot_proof(opening.standing), again=opening.again)

@@ -13,6 +13,7 @@ from computepool.core.ledger.dispute import DisputeRefused
 from computepool.core.ledger.refusal import InsufficientCredits, PostingMismatch, PostingRefused
 from computepool.core.networks import errors as network_errors
 from computepool.core.payments import errors as payment_errors
+from computepool.hub.http.replies import Reply
 from computepool.settings import InvalidSettings
 from computepool.wire.errors import ErrorBody
 
@@ -26,6 +27,7 @@ STATUS: dict[type[errors.ComputePoolError], int] = {
     errors.SignUpClosed: 403,
     errors.SyntheticRefused: 403,
     errors.AccountSuspended: 403,
+    errors.InputBlocked: 403,
     errors.NotFound: 404,
     errors.Conflict: 409,
     errors.IdempotencyMismatch: 409,
@@ -36,6 +38,7 @@ STATUS: dict[type[errors.ComputePoolError], int] = {
     errors.VersionMismatch: 409,
     errors.LimitExceeded: 429,
     errors.RateLimited: 429,
+    errors.NewNodesLimited: 429,
     errors.HubUnavailable: 503,
     errors.StoreError: 507,
     InvalidSettings: 500,
@@ -84,15 +87,17 @@ def to_error_body(error: errors.ComputePoolError) -> ErrorBody:
     return ErrorBody(code=error.code, message=error.message, retryable=error.retryable, details=error.details)
 
 
-def to_response(error: errors.ComputePoolError) -> Response:
-    headers = {}
+def to_refusal(error: errors.ComputePoolError) -> Reply:
+    headers: tuple[tuple[bytes, bytes], ...] = ()
     if error.retryable:
-        headers["Retry-After"] = str(error.details.get("retry_after_seconds", 1))
+        headers = ((b"retry-after", str(error.details.get("retry_after_seconds", 1)).encode()),)
     if isinstance(error, errors.Unauthenticated):
-        headers["WWW-Authenticate"] = "Bearer"
-    return Response(
-        msgspec.json.encode(to_error_body(error)),
-        status_code=STATUS[type(error)],
-        media_type="application/json",
-        headers=headers,
-    )
+        headers += ((b"www-authenticate", b"Bearer"),)
+    return Reply(msgspec.json.encode(to_error_body(error)), STATUS[type(error)], headers)
+
+
+def to_response(error: errors.ComputePoolError) -> Response:
+    """The same for Starlette, which alone answers where there is no route."""
+    refusal = to_refusal(error)
+    headers = {name.decode(): value.decode() for name, value in refusal.headers}
+    return Response(refusal.body, refusal.status, headers, media_type="application/json")

@@ -63,3 +63,11 @@ async def rotate_keys(call: Call) -> RotatedKeys:
     await keyring.rotate_keys(call.hub.pool, announce_seconds=announce_seconds)
     await call.hub.keyring.refresh(call.hub.pool)
     return RotatedKeys(hub_keys=call.hub.keyring.public_keys(), signs_from=call.hub.keyring.newest_signs_from())
+
+
+@routes.add("POST", "/v1/hub/keys/{kid}/revoke", Access.OPERATOR, answer=RotatedKeys)
+async def revoke_hub_key(call: Call) -> RotatedKeys:
+    """Revoke a signing key that may be in wrong hands. The newest of the others signs at once; rotate before."""
+    await keyring.revoke_key(call.hub.pool, kid=call.path["kid"])
+    await call.hub.keyring.refresh(call.hub.pool)
+    return RotatedKeys(hub_keys=call.hub.keyring.public_keys(), signs_from=call.hub.keyring.newest_signs_from())

@@ -11,13 +11,13 @@ import msgspec
 from computepool import clock
 from computepool.core.errors import ComputePoolError, InvalidRequest
 from computepool.core.jobs.checkpoint import find_risk_seconds
-from computepool.core.jobs.state import AttemptState, JobState, SliceState
+from computepool.core.jobs.state import JobState, SliceState
 from computepool.core.ledger.charging import PriceMode
 from computepool.core.market.offers import DEFAULT_KIND
 from computepool.core.placement.price import SlicePrice
 from computepool.hub.context import Hub, Lane
 from computepool.hub.http.errors import to_error_body
-from computepool.hub.http.routing import Access, Call, Routes
+from computepool.hub.http.routing import Access, Call, PlainCall, Routes
 from computepool.hub.services import jobs as service
 from computepool.hub.services import submissions
 from computepool.hub.services.jobs import SliceDetail
@@ -69,11 +69,12 @@ class EventsQuery(msgspec.Struct, frozen=True, kw_only=True):
     answer=wire.Job,
     status=201,
     body_bytes_max=SUBMIT_BYTES_MAX,
+    hot=True,
 )
-async def submit_job(call: Call) -> wire.Job:
+async def submit_job(call: PlainCall) -> wire.Job:
     """Submit a job. With an Idempotency-Key header it is safe to repeat."""
     key = call.find_header(b"idempotency-key")
-    submission = submissions.check_submission(call.account, call.body, call.hub.prices, idempotency_key=key)
+    submission = _check(call, call.body, key)
     return to_job(await _lane(call.hub, [submission]).put(submission))
 
 
@@ -84,8 +85,9 @@ async def submit_job(call: Call) -> wire.Job:
     body=wire.SubmitBatch,
     answer=wire.SubmitBatchAnswer,
     body_bytes_max=SUBMIT_BYTES_MAX,
+    hot=True,
 )
-async def submit_jobs(call: Call) -> wire.SubmitBatchAnswer:
+async def submit_jobs(call: PlainCall) -> wire.SubmitBatchAnswer:
     """Submit many jobs, each taken or refused on its own. With an Idempotency-Key header it is safe to repeat."""
     key = call.find_header(b"idempotency-key")
     specs = call.body.jobs
@@ -95,13 +97,21 @@ async def submit_jobs(call: Call) -> wire.SubmitBatchAnswer:
     for number, spec in enumerate(specs):
         own_key = None if key is None else f"{key}#{number}"
         try:
-            checked.append(submissions.check_submission(call.account, spec, call.hub.prices, idempotency_key=own_key))
+            checked.append(_check(call, spec, own_key))
         except ComputePoolError as refusal:
             checked.append(refusal)
     sound = [item for item in checked if isinstance(item, Submission)]
     answered = iter(await _lane(call.hub, sound).put_all(sound) if sound else ())
     outcomes = [next(answered) if isinstance(item, Submission) else item for item in checked]
     return wire.SubmitBatchAnswer(answers=[_to_outcome(outcome) for outcome in outcomes])
+
+
+def _check(call: PlainCall, spec: wire.JobSpec, key: str | None) -> Submission:
+    hub = call.hub
+    hub.blocked_inputs.check(spec)
+    return submissions.check_submission(
+        call.account, spec, hub.prices, idempotency_key=key, secrets_isolation=hub.settings.secrets_isolation
+    )
 
 
 def _lane(hub: Hub, batch: Sequence[Submission]) -> Lane[Submission, Job]:
@@ -217,9 +227,10 @@ def to_job(job: Job) -> wire.Job:
         state=job.state,
         slice_count=job.slice_count,
         counts=wire.SliceCounts(
-            queued=max(0, job.slice_count - ended - job.leased_count - job.running_count),
+            queued=max(0, job.slice_count - ended - job.leased_count - job.running_count - job.verifying_count),
             leased=job.leased_count,
             running=job.running_count,
+            verifying=job.verifying_count,
             succeeded=job.succeeded_count,
             failed=job.failed_count,
             cancelled=job.cancelled_count,
@@ -240,6 +251,7 @@ def to_job(job: Job) -> wire.Job:
         held_microcredits=job.held_remaining,
         price=None if (fixed := job.slice_price) is None else to_price(fixed),
         at_risk_since=job.at_risk_since,
+        verify=job.verify,
     )
 
 
@@ -253,7 +265,7 @@ def to_price(fixed: SlicePrice) -> wire.JobPrice:
 
 def to_slice(detail: SliceDetail) -> wire.Slice:
     attempts = detail.attempts
-    accepted = [a for a in attempts if a.state is AttemptState.SUCCEEDED]
+    accepted = [a for a in attempts if a.id == detail.slice.accepted_attempt_id]
     outputs = [msgspec.convert(o, wire.OutputFile) for a in accepted for o in a.outputs]
     return wire.Slice(
         index=detail.slice.slice_index,

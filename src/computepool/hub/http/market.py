@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+from computepool.core.ledger.fee import PPM
 from computepool.core.market import earnings as core
 from computepool.core.market.price import PLAIN_WORDS
 from computepool.core.market.quote import Place, Range
 from computepool.core.market.rate_card import Bucket, RateCard
 from computepool.core.market.spot import TICK_SECONDS
 from computepool.core.placement.price import to_rate
+from computepool.core.trust.confidence import LEVELS, Level, plan_level
+from computepool.core.trust.validation import Verify
 from computepool.hub.http.jobs import to_price
 from computepool.hub.http.routing import Access, Call, Routes
 from computepool.hub.services import market as service
@@ -20,6 +23,11 @@ from computepool.hub.store.connect import Pool
 from computepool.wire import market as wire
 
 routes = Routes()
+
+
+class RateCardQuery(msgspec.Struct, frozen=True, kw_only=True):
+    # As attempts and statements name it. Absent: the one in force.
+    version: str | None = None
 
 
 class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,11 +52,11 @@ class EarningsQuery(msgspec.Struct, frozen=True, kw_only=True):
     country: str | None = None
 
 
-@routes.add("GET", "/v1/market/rate-card", Access.PUBLIC, answer=wire.RateCard)
+@routes.add("GET", "/v1/market/rate-card", Access.PUBLIC, query=RateCardQuery, answer=wire.RateCard)
 async def get_rate_card(call: Call) -> wire.RateCard:
-    """The rate card in force."""
-    card = call.hub.prices.card
-    kept = await service.get_rate_card(call.hub.pool, card)
+    """The rate card in force, or any version that ever was."""
+    query: RateCardQuery = call.query
+    card, kept = await service.get_rate_card(call.hub.pool, call.hub.prices.card, query.version)
     return wire.RateCard(
         version=card.version,
         first_used_at=kept.first_used_at,
@@ -216,6 +224,17 @@ def _to_quote(found: JobQuote, prices: PriceBook) -> wire.Quote:
         rate_card_version=prices.card.version,
         quoted_at=found.quoted_at,
         price=to_price(submission.slice_price) if submission.slice_price else None,
+        levels=[_to_level(plan_level(each), quote.cost) for each in LEVELS],
+    )
+
+
+def _to_level(level: Level, cost: Range | None) -> wire.QuoteLevel:
+    return wire.QuoteLevel(
+        confidence=level.confidence,
+        runs=level.runs,
+        verify=Verify.AUDIT if level.runs == 1 else Verify.QUORUM,
+        surcharge_ppm=level.surcharge_ppm,
+        surcharge_microcredits=None if cost is None else cost.likely_microcredits * level.surcharge_ppm // PPM,
     )
 
 

@@ -13,6 +13,7 @@ from computepool.core.market.hours import say_hours
 from computepool.core.market.offers import Offer
 from computepool.core.nodes.state import NodeState, is_online
 from computepool.core.trust.claims import slot_of_proof
+from computepool.core.trust.identities import find_network
 from computepool.hub.http.challenges import to_slot_proof
 from computepool.hub.http.routing import Access, Call, Routes
 from computepool.hub.services import nodes as service
@@ -36,11 +37,20 @@ class NodesQuery(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
 
 
-@routes.add("POST", "/v1/nodes", Access.OWNER, body=wire.EnrolNode, answer=wire.EnrolledNode, status=201)
+@routes.add(
+    "POST",
+    "/v1/nodes",
+    Access.OWNER,
+    body=wire.EnrolNode,
+    answer=wire.EnrolledNode,
+    status=201,
+    needs_address=True,
+)
 async def enrol_node(call: Call) -> wire.EnrolledNode:
     """Enrol a machine under the owner's account. The same key pair is the same node."""
     hub = call.hub
-    node_id = await service.enrol_node(hub.pool, hub.settings, call.account, call.body)
+    network = find_network(call.address)
+    node_id = await service.enrol_node(hub.pool, hub.settings, call.account, call.body, network=network)
     hub.registry.forget(node_id)
     return wire.EnrolledNode(
         node_id=node_id,
@@ -55,7 +65,7 @@ async def enrol_node(call: Call) -> wire.EnrolledNode:
 async def renew_token(call: Call) -> wire.NodeToken:
     """A fresh node token, for a node that proves it holds its private key."""
     hub = call.hub
-    node_id = await service.renew_node(hub.pool, hub.keyring, call.body)
+    node_id = await service.renew_node(hub.pool, hub.keyring, call.body, network=find_network(call.address))
     return wire.NodeToken(
         token=service.issue_token(hub.keyring, hub.settings, node_id),
         token_seconds=hub.settings.node_token_seconds,

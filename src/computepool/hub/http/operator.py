@@ -8,7 +8,6 @@ import msgspec
 
 from computepool import __version__, clock
 from computepool.core.errors import InvalidRequest
-from computepool.core.ids import NodeId
 from computepool.hub.http.routing import Access, Call, Routes
 from computepool.hub.services import mesh
 from computepool.hub.services import views as service
@@ -32,11 +31,6 @@ class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
     node: UUID | None = None
     before: int | None = None
     limit: int = 100
-
-
-class BuggedQuery(msgspec.Struct, frozen=True, kw_only=True):
-    cursor: UUID | None = None
-    limit: int = 50
 
 
 @routes.add("GET", "/v1/operator/overview", Access.OPERATOR, answer=wire.Overview)
@@ -113,41 +107,4 @@ async def search_events(call: Call) -> wire.EventSearch:
             for each in found.events
         ],
         before=found.before,
-    )
-
-
-@routes.add("GET", "/v1/operator/bugged-nodes", Access.OPERATOR, query=BuggedQuery, answer=wire.BuggedNodePage)
-async def list_bugged_nodes(call: Call) -> wire.BuggedNodePage:
-    """Nodes that audits of networks found wrong, newest first: what they got wrong, and until when they are out."""
-    query: BuggedQuery = call.query
-    found, following = await service.list_bugged(
-        call.hub.pool,
-        before=None if query.cursor is None else NodeId(query.cursor),
-        limit=max(1, min(query.limit, service.PAGE_MAX)),
-    )
-    return wire.BuggedNodePage(
-        nodes=[
-            wire.BuggedNode(
-                node_id=node.node_id,
-                node_name=node.node_name,
-                owner_id=node.owner_id,
-                run_id=node.run_id,
-                bugged_at=node.bugged_at,
-                until=node.until,
-                evidence=[
-                    wire.WrongSpan(
-                        run_id=span.run_id,
-                        seat=span.seat,
-                        from_step=span.from_step,
-                        until_step=span.until_step,
-                        witness_count=len(span.witness_ids),
-                        message=span.message,
-                        decided_at=span.decided_at,
-                    )
-                    for span in spans
-                ],
-            )
-            for node, spans in found
-        ],
-        cursor=str(following) if following else None,
     )

@@ -42,12 +42,15 @@ async def explain_pay(call: Call) -> wire.PayWhy:
         node_id=story.node.id,
         name=story.node.name,
         day=story.day,
-        attempts=[to_paid_attempt(attempt, explained) for attempt, explained in story.attempts],
+        attempts=[
+            to_paid_attempt(attempt, explained, story.waits.get(attempt.id, ""))
+            for attempt, explained in story.attempts
+        ],
         cursor=story.cursor,
     )
 
 
-def to_paid_attempt(attempt: PaidAttempt, explained: Explained) -> wire.PaidAttempt:
+def to_paid_attempt(attempt: PaidAttempt, explained: Explained, waits: str = "") -> wire.PaidAttempt:
     facts = attempt.facts
     return wire.PaidAttempt(
         attempt_id=attempt.id,
@@ -79,5 +82,6 @@ def to_paid_attempt(attempt: PaidAttempt, explained: Explained) -> wire.PaidAtte
         rate_card_version=attempt.rate_card_version,
         earning_state=facts.earning_state,
         release_at=attempt.release_at,
+        waits=waits,
         **tell_dispute(attempt.dispute),
     )

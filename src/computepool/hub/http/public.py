@@ -7,7 +7,8 @@ import msgspec
 from computepool.core.live.leaderboard import Measure, Period
 from computepool.core.live.pseudonyms import to_pseudonym
 from computepool.core.market.offers import DEFAULT_KIND
-from computepool.hub.http.routing import Access, Call, Reply, Routes
+from computepool.hub.http.replies import Reply
+from computepool.hub.http.routing import Access, Call, Routes
 from computepool.hub.services import leaderboard, mesh
 from computepool.wire import leaderboard as leaderboard_wire
 from computepool.wire import live as wire

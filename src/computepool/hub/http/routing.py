@@ -1,16 +1,19 @@
 """Routes as data: path, who may call, what goes in and out. The app, OpenAPI and the authorisation test read them.
 
 Every request passes the same steps: name the caller, check the role, spend from the rate limit, parse, call,
-encode. A route adds only the call.
+encode. A route adds only the call. Here they are taken for whatever comes over ASGI; `hot` takes the same steps for
+the calls that are made all day.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import CoroutineType
 from typing import Any
 from uuid import UUID
 
@@ -33,7 +36,9 @@ from computepool.core.errors import (
 )
 from computepool.core.jobs.spec import is_sha256
 from computepool.hub.context import Hub
-from computepool.hub.http.errors import AWAY, to_response
+from computepool.hub.dispatch.parked import ParkedCall
+from computepool.hub.http.errors import AWAY, to_refusal
+from computepool.hub.http.replies import Reply
 from computepool.hub.services.callers import AccountCaller, NodeCaller
 
 log = logging.getLogger("computepool.http")
@@ -41,6 +46,8 @@ log = logging.getLogger("computepool.http")
 BODY_BYTES_MAX = 1_000_000
 NODE_CALLS_PER_MINUTE = 60_000
 COOKIE = "computepool_key"
+# What is counted for a caller that has hung up; nobody reads it.
+GONE = 499
 
 
 class Access(str, Enum):
@@ -55,15 +62,16 @@ class Access(str, Enum):
 
 
 @dataclass(slots=True)
-class Call:
+class PlainCall:
+    """What every call brings, by whichever way it came."""
+
     hub: Hub
-    scope: Scope
-    receive: Receive
-    send: Send
     caller: AccountCaller | NodeCaller | None
     body: Any
-    query: Any
-    path: dict[str, Any]
+    # By name, in lower case. Of those that came twice, the first.
+    headers: Mapping[bytes, bytes]
+    # For a call that parks: to be called once, when there is something to say.
+    answer: Callable[[Reply], None]
 
     @property
     def account(self) -> AccountCaller:
@@ -75,39 +83,41 @@ class Call:
         assert isinstance(self.caller, NodeCaller)
         return self.caller
 
+    def find_header(self, name: bytes) -> str | None:
+        """`name` in lower case."""
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+
+@dataclass(slots=True)
+class Call(PlainCall):
+    scope: Scope
+    receive: Receive
+    send: Send
+    query: Any
+    path: dict[str, Any]
+
     @property
     def method(self) -> str:
         return str(self.scope["method"])
 
-    def find_header(self, name: bytes) -> str | None:
-        """`name` in lower case."""
-        return find_header(self.scope, name)
+    @property
+    def address(self) -> str | None:
+        """Where the call comes from; for public routes and those that need it."""
+        client = self.scope.get("client")
+        return str(client[0]) if client else None
 
     def stream(self) -> AsyncIterator[bytes]:
         return read_stream(self.receive)
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A JSON answer, encoded. Most calls are answered so: it costs a third of Starlette's Response."""
-
-    body: bytes = b""
-    status: int = 200
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-
-    async def __call__(self, send: Send) -> None:
-        headers = [(b"content-length", b"%d" % len(self.body)), *self.headers]
-        if self.body:
-            headers.append((b"content-type", b"application/json"))
-        await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        await send({"type": "http.response.body", "body": self.body})
 
 
 class Sent:
     """What an endpoint returns that has answered by itself."""
 
 
-Endpoint = Callable[[Call], Awaitable[Any]]
+# Gives a message, a Reply, a Response, `Sent` or, if the route parks, a ParkedCall. Or a coroutine that does: an
+# endpoint that can mostly answer at once is a plain function, and returns one only when it must wait.
+Endpoint = Callable[[Call], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +133,25 @@ class Route:
     body_bytes_max: int = BODY_BYTES_MAX
     # The call is held open on purpose: its time says nothing of the hub's speed.
     parks: bool = False
+    # Made all day: `hot` takes it, and its endpoint needs no more than a PlainCall.
+    hot: bool = False
     # For public routes: calls per minute and address.
     public_per_minute: int = 6_000
+    # It asks where the call comes from, as public routes do: a proxy in front must be asked for that.
+    needs_address: bool = False
     # Of the answer.
     media_type: str = "application/json"
 
     name: str = field(init=False, default="")
     decode: Callable[[bytes], Any] = field(init=False, repr=False)
+    # The one that an account needs for it.
+    role: Role | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", f"{self.method} {self.path}")
         object.__setattr__(self, "decode", msgspec.json.Decoder(self.body or Any).decode)
+        if self.access in (Access.SUBMITTER, Access.OWNER, Access.OPERATOR):
+            object.__setattr__(self, "role", Role(self.access.value))
 
 
 @dataclass(slots=True)
@@ -150,19 +168,10 @@ class Routes:
 
 async def answer(hub: Hub, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
     started = clock.seconds()
-    reply: Any
     try:
         reply = await _serve(hub, route, scope, receive, send)
-    except ComputePoolError as error:
-        reply = to_response(error)
-    except ClientDisconnect:
-        reply = Response(status_code=499)
-    except AWAY as error:
-        log.warning("hub_unavailable route=%r error=%r", route.name, error)
-        reply = to_response(HubUnavailable("The hub cannot reach its database at the moment. Try again."))
-    except Exception:
-        log.exception("call_failed route=%r", route.name)
-        reply = to_response(ComputePoolError("The hub made a mistake; its log has the details."))
+    except Exception as error:
+        reply = explain(route, error)
     seconds = None if route.parks else clock.seconds() - started
     if type(reply) is Reply:
         hub.metrics.count_call(route.name, reply.status, seconds)
@@ -177,20 +186,62 @@ async def answer(hub: Hub, route: Route, scope: Scope, receive: Receive, send: S
 async def _serve(hub: Hub, route: Route, scope: Scope, receive: Receive, send: Send) -> Any:
     caller = await _name_caller(hub, route, scope)
     path = scope.get("path_params")
+    told = asyncio.get_running_loop().create_future() if route.parks else None
     call = Call(
         hub,
+        caller,
+        await _read_body(route, scope, receive) if route.body else None,
+        dict(reversed(scope["headers"])),
+        told.set_result if told else _answer_nobody,
         scope,
         receive,
         send,
-        caller,
-        await _parse_body(route, scope, receive) if route.body else None,
         _parse_query(route, scope) if route.query else None,
         {name: _parse_path(name, value) for name, value in path.items()} if path else {},
     )
-    result = await route.endpoint(call)
+    result = route.endpoint(call)
+    if type(result) is CoroutineType:
+        result = await result
+    if told is not None and type(result) is ParkedCall:
+        return await _hold(hub, result, told, receive)
+    return to_reply(route, result)
+
+
+def _answer_nobody(_: Reply) -> None:
+    raise RuntimeError("Only routes that park are answered later.")
+
+
+async def _hold(hub: Hub, parked: ParkedCall, told: asyncio.Future[Reply], receive: Receive) -> Reply:
+    """Until the call is answered, or the node has hung up."""
+    listening = asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait((told, listening), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        listening.cancel()
+        hub.rounds.leave(parked)
+    if not told.done():
+        raise ClientDisconnect
+    return told.result()
+
+
+def to_reply(route: Route, result: Any) -> Any:
+    """What an endpoint has returned, as it is sent."""
     if isinstance(result, msgspec.Struct):
         return Reply(msgspec.json.encode(result), route.status)
     return Reply(status=204) if result is None else result
+
+
+def explain(route: Route, error: Exception) -> Reply:
+    """What a caller is told whose call has failed."""
+    if isinstance(error, ComputePoolError):
+        return to_refusal(error)
+    if isinstance(error, ClientDisconnect):
+        return Reply(status=GONE)
+    if isinstance(error, AWAY):
+        log.warning("hub_unavailable route=%r error=%r", route.name, error)
+        return to_refusal(HubUnavailable("The hub cannot reach its database at the moment. Try again."))
+    log.error("call_failed route=%r", route.name, exc_info=error)
+    return to_refusal(ComputePoolError("The hub made a mistake; its log has the details."))
 
 
 async def _name_caller(hub: Hub, route: Route, scope: Scope) -> AccountCaller | NodeCaller | None:
@@ -199,16 +250,33 @@ async def _name_caller(hub: Hub, route: Route, scope: Scope) -> AccountCaller | 
         hub.rate_limits.spend((route.name, client[0] if client else "?"), per_minute=route.public_per_minute)
         return None
     credential = read_credential(hub, scope)
+    caller = recall_caller(hub, route, credential) or await load_caller(hub, route, credential)
+    check_caller(hub, route, caller)
+    return caller
+
+
+def recall_caller(hub: Hub, route: Route, credential: str) -> AccountCaller | NodeCaller | None:
+    """Who it is, if that is known without asking the database."""
     if route.access is Access.NODE:
-        node = await hub.callers.get_node(credential)
-        hub.plugs.check(node.node_id)
-        hub.rate_limits.spend(node.node_id, per_minute=NODE_CALLS_PER_MINUTE)
-        return node
-    account = await hub.callers.get_account(credential)
-    hub.rate_limits.spend(account.account_id, per_minute=account.calls_per_minute_max)
-    if route.access is not Access.ACCOUNT and Role(route.access.value) not in account.roles:
+        return hub.callers.recall_node(credential)
+    return hub.callers.recall_account(credential)
+
+
+async def load_caller(hub: Hub, route: Route, credential: str) -> AccountCaller | NodeCaller:
+    if route.access is Access.NODE:
+        return await hub.callers.get_node(credential)
+    return await hub.callers.get_account(credential)
+
+
+def check_caller(hub: Hub, route: Route, caller: AccountCaller | NodeCaller) -> None:
+    """May it call this, now?"""
+    if isinstance(caller, NodeCaller):
+        hub.plugs.check(caller.node_id)
+        hub.rate_limits.spend(caller.node_id, per_minute=NODE_CALLS_PER_MINUTE)
+        return
+    hub.rate_limits.spend(caller.account_id, per_minute=caller.calls_per_minute_max)
+    if route.role is not None and route.role not in caller.roles:
         raise Forbidden(f"This needs the role {route.access.value}, which this key does not have.")
-    return account
 
 
 def find_header(scope: Scope, name: bytes) -> str | None:
@@ -219,14 +287,20 @@ def find_header(scope: Scope, name: bytes) -> str | None:
 
 
 def read_credential(hub: Hub, scope: Scope) -> str:
-    kind, _, value = (find_header(scope, b"authorization") or "").partition(" ")
-    if kind.lower() == "bearer" and value:
-        return value.strip()
+    bearer = read_bearer(find_header(scope, b"authorization") or "")
+    if bearer:
+        return bearer
     cookie = Request(scope).cookies.get(COOKIE)
     if cookie is None:
         raise Unauthenticated("Give a credential: Authorization: Bearer <API key or node token>.")
     check_origin(hub, scope)
     return cookie
+
+
+def read_bearer(authorization: str) -> str:
+    """Empty if it is none."""
+    kind, _, value = authorization.partition(" ")
+    return value.strip() if kind.lower() == "bearer" else ""
 
 
 _HARMLESS = ("GET", "HEAD", "OPTIONS")
@@ -289,8 +363,11 @@ async def read_bytes(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
     return b"".join(parts)
 
 
-async def _parse_body(route: Route, scope: Scope, receive: Receive) -> Any:
-    raw = await read_bytes(scope, receive, route.body_bytes_max)
+async def _read_body(route: Route, scope: Scope, receive: Receive) -> Any:
+    return parse_body(route, await read_bytes(scope, receive, route.body_bytes_max))
+
+
+def parse_body(route: Route, raw: bytes) -> Any:
     try:
         return route.decode(raw or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

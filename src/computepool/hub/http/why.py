@@ -16,12 +16,16 @@ from computepool.core.placement.idleness import Lack
 from computepool.core.placement.slot_classes import Place
 from computepool.core.placement.suggestions import Suggestion
 from computepool.core.placement.turn import Turn, say_turn
+from computepool.core.trust.words import say_standing
 from computepool.hub.http.jobs import to_job, to_price, to_risk_seconds
 from computepool.hub.http.routing import Access, Call, Routes
+from computepool.hub.http.trust import to_validation
+from computepool.hub.services import trust_views
 from computepool.hub.services import why as service
 from computepool.hub.services.why import AttemptStory, Choice, JobStory, NodeStory, SliceStory, Waiting
 from computepool.wire import jobs as wire_jobs
 from computepool.wire import why as wire
+from computepool.wire.trust import JobValidation
 
 routes = Routes()
 
@@ -43,7 +47,10 @@ async def explain_job(call: Call) -> wire.JobWhy:
         call.path["job_id"],
         slice_index=None if index is None else max(-1, min(index, 1_000_000)),
     )
-    return _to_job_why(story)
+    if story.job.verify is None:
+        return _to_job_why(story)
+    results = await trust_views.get_validation(call.hub.pool, call.account, story.job.id)
+    return _to_job_why(story, to_validation(results))
 
 
 @routes.add("GET", "/v1/nodes/{node_id}/why", Access.ACCOUNT, answer=wire.NodeWhy)
@@ -51,10 +58,11 @@ async def explain_node(call: Call) -> wire.NodeWhy:
     """Why a node has no work, and what it would need for the largest part of what waits."""
     hub = call.hub
     story = await service.explain_node(hub.pool, hub.settings, hub.prices, call.account, call.path["node_id"])
-    return _to_node_why(story)
+    known = await trust_views.get_trust(hub.pool, hub.prices, call.account, story.node.id)
+    return _to_node_why(story, say_standing(known.trust, now=known.now))
 
 
-def _to_job_why(story: JobStory) -> wire.JobWhy:
+def _to_job_why(story: JobStory, validation: JobValidation | None = None) -> wire.JobWhy:
     job = to_job(story.job)
     return wire.JobWhy(
         job_id=job.id,
@@ -64,6 +72,7 @@ def _to_job_why(story: JobStory) -> wire.JobWhy:
         requirements=job.requirements,
         waiting=_to_waiting(story.waiting) if story.waiting else None,
         slice=_to_slice(story.story, retries=job.retries) if story.story else None,
+        validation=validation,
     )
 
 
@@ -211,12 +220,13 @@ def _to_margins(margins: Iterable[Margin]) -> list[wire.WhyMargin]:
     ]
 
 
-def _to_node_why(story: NodeStory) -> wire.NodeWhy:
+def _to_node_why(story: NodeStory, trust: str = "") -> wire.NodeWhy:
     node, found = story.node, story.idleness
     return wire.NodeWhy(
         node_id=node.id,
         name=node.name,
         state=node.state,
+        trust=trust,
         online=story.online,
         reason=found.reason,
         words=found.words,

@@ -264,7 +264,9 @@ class Live:
             if everyone or account_id in watched:
                 node_ids |= dict.fromkeys(changed)
         if job_ids:
-            change.jobs = await job_store.find_jobs(conn, job_ids)
+            found_jobs = await job_store.find_jobs(conn, job_ids)
+            # Runs that check results belong to the jobs that they check, as in every list.
+            change.jobs = {id: job for id, job in found_jobs.items() if job.checks_attempt_id is None}
         if node_ids:
             found = await list_with_slots(conn, list(node_ids)[-ROWS_PER_FRAME_MAX * 5 :])
             change.nodes = {each.node.id: each for each in found}

@@ -19,8 +19,10 @@ QUEUE_FRAMES_MAX = 16
 VIEWERS_MAX = 10_000
 VIEWERS_PER_ACCOUNT_MAX = 100
 VIEWERS_PER_ADDRESS_MAX = 100
-# Viewers that are woken at a time; calls of nodes come in between.
-WAKE_COUNT = 25
+# Viewers that are woken at a time, and the time over which all of them are: woken at once, a thousand of them would
+# take the processors from dispatch for as long as it takes to write to each, and to read it at their end.
+WAKE_COUNT = 8
+SPREAD_SECONDS = 0.15
 
 _WORDS = {
     ByeCode.SLOW: ("You did not read as fast as things happened. Connect again.", 2.0),
@@ -90,6 +92,7 @@ class Viewers:
         self._by_topic: dict[Topic, set[Viewer]] = {}
         self._counts: dict[Origin, int] = {}
         self.came = asyncio.Event()
+        self._woken = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._by_topic.values()))
@@ -126,10 +129,12 @@ class Viewers:
 
     async def publish(self, topic: Topic, frame: bytes) -> None:
         """To all viewers of a topic, a few at a time: a thousand sockets must not hold up a node's call."""
-        for number, viewer in enumerate(list(self._by_topic.get(topic, ())), 1):
+        pause_seconds = SPREAD_SECONDS * WAKE_COUNT / max(WAKE_COUNT, len(self))
+        for viewer in list(self._by_topic.get(topic, ())):
             viewer.put(frame)
-            if number % WAKE_COUNT == 0:
-                await asyncio.sleep(0)
+            self._woken += 1
+            if self._woken % WAKE_COUNT == 0:
+                await asyncio.sleep(pause_seconds)
 
     def list_of_account(self, account_id: AccountId | None) -> list[Viewer]:
         """None: all who have signed in."""

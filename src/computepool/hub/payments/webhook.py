@@ -143,7 +143,8 @@ class WebhookAdapter:
         request.headers[SIGNATURE_HEADER] = to_signature_header(
             self._secrets, body=body or request.url.raw_path, unix_seconds=int(clock.unix_seconds())
         )
-        return await asyncio.wait_for(self._read_answer(request), self._call_seconds)
+        async with asyncio.timeout(self._call_seconds):
+            return await self._read_answer(request)
 
     async def _read_answer(self, request: httpx.Request) -> tuple[int, bytes]:
         response = await self._http.send(request, stream=True)

@@ -157,7 +157,7 @@ def _to_assignments(given: Sequence[wire.Assignment]) -> list[pb.Assignment]:
 
 def _to_controls(controls: wire.Controls) -> pb.Controls:
     stop = {str(attempt_id): cause.value for attempt_id, cause in controls.stop.items()}
-    return pb.Controls(stop=stop, drain=controls.drain, pause=controls.pause)
+    return pb.Controls(stop=stop, drain=controls.drain, pause=controls.pause, prove=controls.prove)
 
 
 def _to_outcome(outcome: wire.CompleteOutcome) -> pb.CompleteOutcome:

@@ -173,12 +173,15 @@ async def change_account(
     calls_per_minute_max: int | None,
     fair_weight: float | None = None,
     priority_class_max: PriorityClass | None = None,
+    new_nodes_max: int | None = None,
 ) -> Account:
     """What is None stays as it is."""
     if any(limit is not None and not 0 < limit < 1 << 31 for limit in (queued_slices_max, calls_per_minute_max)):
         raise InvalidRequest("A limit is a positive number below 2^31.")
     if stored_bytes_max is not None and not 0 < stored_bytes_max < 1 << 60:
         raise InvalidRequest("stored_bytes_max is a positive number below 2^60.")
+    if new_nodes_max is not None and not 0 <= new_nodes_max < 1 << 31:
+        raise InvalidRequest("new_nodes_max is a number from 0 to 2^31.")
     if fair_weight is not None and not FAIR_WEIGHT_MIN <= fair_weight <= FAIR_WEIGHT_MAX:
         raise InvalidRequest(f"fair_weight is a number from {FAIR_WEIGHT_MIN:g} to {FAIR_WEIGHT_MAX:g}.")
     if roles is not None and account_id == caller.account_id and Role.OPERATOR not in roles:
@@ -193,6 +196,7 @@ async def change_account(
             calls_per_minute_max=calls_per_minute_max,
             fair_weight=fair_weight,
             priority_class_max=priority_class_max,
+            new_nodes_max=new_nodes_max,
         )
         account = await account_store.find_account(conn, account_id)
         if account is None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 from uuid import UUID
 
-import msgspec
-
-from computepool import entropy
 from computepool.core.errors import ComputePoolError, InvalidRequest, StaleLease
 from computepool.core.ids import AccountId, AttemptId, JobId, NodeId
-from computepool.core.jobs.cause import REPORTABLE, Cause
+from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.lease import (
     Attempt,
     Decision,
@@ -26,79 +22,38 @@ from computepool.core.jobs.lease import (
     decide_report,
 )
 from computepool.core.jobs.lease import Report as ReportedEnd
-from computepool.core.jobs.manifest import manifest_sha256
-from computepool.core.jobs.spec import is_safe_relative_path, is_sha256
 from computepool.core.jobs.state import ATTEMPT_TERMINAL, AttemptState, SliceState
 from computepool.core.ledger.accounts import submitter_available
 from computepool.hub.config import HubSettings
+from computepool.hub.services import billing
 from computepool.hub.services.callers import NodeCaller
+from computepool.hub.services.deliveries import deliver, list_plain
 from computepool.hub.services.keyring import Keyring
+from computepool.hub.services.reports import Report, check_outputs, list_outputs, to_row
 from computepool.hub.services.stops import stop_poisonous
 from computepool.hub.services.transitions import OnEnd, Snapshot, ignore_end, lock_snapshot
+from computepool.hub.services.validation import Intake, open_intake
 from computepool.hub.store import artifacts as artifact_store
 from computepool.hub.store import attempts as attempt_store
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store import ledger
 from computepool.hub.store import logs as log_store
 from computepool.hub.store import nodes as node_store
-from computepool.hub.store.attempts import HeldAttempt, ReceiptRow, ReportRow
+from computepool.hub.store.attempts import HeldAttempt, ReportRow
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.hub import ChangeKind
-from computepool.wire.attempts import CompleteOutcome, Completion
-from computepool.wire.jobs import OutputFile
+from computepool.wire.attempts import CompleteOutcome
 
-OUTPUTS_MAX = 10_000
-# Sums of it must stay numbers, whatever nodes say.
-USAGE_SECONDS_MAX = 1e12
-MESSAGE_LENGTH_MAX = 2_000
 LOG_PIECE_BYTES_MAX = 262_144
-RECEIPT_LENGTH_MAX = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
+# Done in the transaction that ends attempts, after all else that it writes about them.
+Then = Callable[[Connection], Awaitable[None]]
+
+
+class Beat(NamedTuple):
     node_id: NodeId
     running: frozenset[AttemptId]
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A node's checked word on the end of one attempt, on its way into the database."""
-
-    node_id: NodeId
-    completion: Completion
-    sha256: bytes
-    # The signed statement that covers it, shared by all reports of one call.
-    receipt: ReceiptRow | None
-
-
-def check_completions(
-    keyring: Keyring, caller: NodeCaller, completions: Sequence[Completion], receipt: str
-) -> list[Report | ComputePoolError]:
-    """Everything that can be said about a call's reports without looking anything up.
-
-    Whether the receipt holds is found out later, by a sweeper: it costs more than all the rest, and nothing that it
-    guards happens before.
-    """
-    if len(receipt) > RECEIPT_LENGTH_MAX or "\0" in receipt:
-        raise InvalidRequest(f"A receipt has at most {RECEIPT_LENGTH_MAX:,} characters, none of them NUL.")
-    succeeded = any(completion.cause is None for completion in completions)
-    if succeeded and receipt.count(".") != 2:
-        raise InvalidRequest("A result needs a receipt: a JWT signed by the node; see the protocol page.")
-    row = ReceiptRow(entropy.new_id(), caller.node_id, receipt) if succeeded else None
-    return [_check_completion(keyring, caller, completion, row) for completion in completions]
-
-
-def _check_completion(
-    keyring: Keyring, caller: NodeCaller, completion: Completion, receipt: ReceiptRow | None
-) -> Report | ComputePoolError:
-    # A forged secret and another node's attempt look the same from outside.
-    if not keyring.is_lease_secret(AttemptId(completion.attempt_id), completion.lease_secret):
-        return StaleLease("This node holds no such lease. Forget the attempt.")
-    fault = _find_fault(completion)
-    if fault is not None:
-        return InvalidRequest(fault)
-    return Report(caller.node_id, completion, _digest(completion), receipt if completion.cause is None else None)
 
 
 async def finish_attempts(
@@ -106,23 +61,56 @@ async def finish_attempts(
     reports: Sequence[Report],
     *,
     on_end: OnEnd = ignore_end,
-    then: Callable[[Connection], Awaitable[None]] | None = None,
+    then: Then | None = None,
+    audit_key: bytes = b"",
 ) -> list[CompleteOutcome | ComputePoolError]:
-    """Judges reports together, in one transaction. A refusal of one is a value and never spoils the others.
+    """Judges reports together. A refusal of one is a value and never spoils the others.
 
     `then` is done in the same transaction: whoever ends an attempt often wants the next one, and two commits would
-    cost them twice the wait.
+    cost them twice the wait. Results take the short way, in one transaction; what is left of the batch takes the long
+    way, in another, because it locks slices and the first has locked jobs by then. Which results are run again by
+    others is drawn with `audit_key`.
     """
+    delivered = await _deliver(pool, reports, on_end=on_end, then=then)
+    rest = [report for report in reports if report.attempt_id not in delivered]
+    if not rest:
+        return [delivered[report.attempt_id] for report in reports]
+    judged = iter(await _judge_all(pool, rest, on_end=on_end, then=then, audit_key=audit_key))
+    return [delivered.get(report.attempt_id) or next(judged) for report in reports]
+
+
+async def _deliver(
+    pool: Pool, reports: Sequence[Report], *, on_end: OnEnd, then: Then | None
+) -> dict[AttemptId, CompleteOutcome | ComputePoolError]:
+    plain = list_plain(reports)
+    if not plain:
+        return {}
+    async with pool.acquire() as conn, conn.transaction():
+        delivered = await deliver(conn, plain)
+        if then is not None and len(delivered.outcomes) == len(reports):
+            await then(conn)
+        await billing.post(conn, delivered.postings)
+        if delivered.has_stopped:
+            await hub_store.record_change(conn, ChangeKind.CONTROLS)
+    on_end(delivered.ended)
+    return delivered.outcomes
+
+
+async def _judge_all(
+    pool: Pool, reports: Sequence[Report], *, on_end: OnEnd, then: Then | None, audit_key: bytes
+) -> list[CompleteOutcome | ComputePoolError]:
     answers: list[CompleteOutcome | ComputePoolError] = []
     async with pool.acquire() as conn, conn.transaction():
-        snapshot = await lock_snapshot(conn, (AttemptId(r.completion.attempt_id) for r in reports))
-        present = await _list_outputs(conn, reports, snapshot)
-        failed = [AttemptId(r.completion.attempt_id) for r in reports if r.completion.cause is not None]
+        snapshot = await lock_snapshot(conn, (report.attempt_id for report in reports))
+        known = [(snapshot.attempts[r.attempt_id], r) for r in reports if r.attempt_id in snapshot.attempts]
+        present = await list_outputs(conn, [(snapshot.get_account_id(a.job_id), r) for a, r in known])
+        failed = [report.attempt_id for report in reports if report.completion.cause is not None]
         purse = await _open_purse(conn, failed, snapshot)
+        intake = await open_intake(conn, reports, key=audit_key, now=snapshot.now)
         kept: set[UUID] = set()
         for report in reports:
             try:
-                outcome = _judge(snapshot, present, purse, report)
+                outcome = _judge(snapshot, present, purse, intake, report)
             except ComputePoolError as refusal:
                 answers.append(refusal)
                 continue
@@ -131,6 +119,7 @@ async def finish_attempts(
                 kept.add(report.receipt.id)
                 snapshot.keep_receipt(report.receipt)
         await snapshot.apply(conn)
+        await intake.write(conn)
         if then is not None:
             await then(conn)
         await snapshot.post(conn)
@@ -139,18 +128,6 @@ async def finish_attempts(
     on_end(snapshot.list_ended())
     await stop_poisonous(pool, snapshot.list_poisonous_jobs(), on_end=on_end)
     return answers
-
-
-async def _list_outputs(
-    conn: Connection, reports: Sequence[Report], snapshot: Snapshot
-) -> dict[tuple[AccountId, bytes], int]:
-    wanted = []
-    for report in reports:
-        attempt = snapshot.attempts.get(AttemptId(report.completion.attempt_id))
-        if attempt is not None and report.completion.outputs:
-            account_id = snapshot.get_account_id(attempt.job_id)
-            wanted += [(account_id, bytes.fromhex(output.sha256)) for output in report.completion.outputs]
-    return await artifact_store.list_present(conn, wanted) if wanted else {}
 
 
 class _Purse:
@@ -181,10 +158,13 @@ async def _open_purse(conn: Connection, failed: Iterable[AttemptId], snapshot: S
 
 
 def _judge(
-    snapshot: Snapshot, present: Mapping[tuple[AccountId, bytes], int], purse: _Purse, report: Report
+    snapshot: Snapshot,
+    present: Mapping[tuple[AccountId, bytes], int],
+    purse: _Purse,
+    intake: Intake,
+    report: Report,
 ) -> CompleteOutcome:
-    completion = report.completion
-    attempt_id = AttemptId(completion.attempt_id)
+    completion, attempt_id = report.completion, report.attempt_id
     attempt = snapshot.attempts.get(attempt_id)
     if attempt is None or attempt.node_id != report.node_id:
         raise StaleLease("This node holds no such lease. Forget the attempt.")
@@ -194,101 +174,31 @@ def _judge(
     cause = Cause.OWNER_RETURNED if left else completion.cause
     claim = ReportedEnd(completion.exit_code, cause, report.sha256)
     slice_, siblings = snapshot.slices[key], snapshot.list_live(key, but=attempt_id)
-    decision = decide_report(slice_, attempt, siblings, claim)
+    withheld = cause is None and intake.is_withheld(attempt_id)
+    decision = decide_report(slice_, attempt, siblings, claim, withheld=withheld)
     if isinstance(decision, Refusal):
         raise StaleLease(f"The result came too late: {decision.reason}. Forget the attempt.")
     if not decision.repeated:
-        account_id, row = snapshot.get_account_id(attempt.job_id), _to_row(report)
-        if cause is None:
-            _check_outputs(completion, account_id, present)
-        elif (
-            decision.slice.state is SliceState.QUEUED
+        account_id, row = snapshot.get_account_id(attempt.job_id), to_row(report)
+        if cause is None and (missing := check_outputs(completion, account_id, present)):
+            raise missing
+        if (
+            cause is not None
+            and decision.slice.state is SliceState.QUEUED
             and not snapshot.is_seat(attempt_id)
             and not purse.pays(snapshot, account_id, decision.attempts[0], row)
         ):
             decision = decide_last_report(slice_, attempt, siblings, claim)
             assert isinstance(decision, Decision)
         snapshot.take(decision, report=row)
+        if cause is None:
+            intake.take(attempt, row.result_sha256, withheld=withheld)
     return CompleteOutcome(accepted=decision.accepted, repeated=decision.repeated)
-
-
-def _check_outputs(
-    completion: Completion, account_id: AccountId, present: Mapping[tuple[AccountId, bytes], int]
-) -> None:
-    # One content may stand under several names, each with a size of its own to be checked.
-    missing = [
-        o.path for o in completion.outputs if present.get((account_id, bytes.fromhex(o.sha256))) != o.size_bytes
-    ]
-    if missing:
-        raise InvalidRequest("Outputs were not uploaded, or with another size: " + ", ".join(sorted(missing)[:5]))
-
-
-def _find_fault(completion: Completion) -> str | None:
-    usage, outputs = completion.usage, completion.outputs
-    if completion.cause is not None and completion.cause not in REPORTABLE:
-        return f"A node cannot report the cause {completion.cause.value}."
-    if completion.cause is None and completion.exit_code != 0:
-        return "Success means exit_code 0; otherwise give a cause."
-    if usage.run_seconds < 0 or usage.cpu_seconds < 0 or usage.memory_bytes_peak < 0:
-        return "Usage cannot be negative."
-    if max(usage.run_seconds, usage.cpu_seconds) > USAGE_SECONDS_MAX:
-        return "Usage is more than any machine can have had."
-    if completion.exit_code is not None and not -1_000 <= completion.exit_code <= 1_000:
-        return "exit_code is out of any range that a program can end with."
-    if outputs and (fault := _find_output_fault(outputs)):
-        return fault
-    if completion.cause is None and completion.result_sha256 != _manifest(outputs):
-        return "result_sha256 is not the hash of the outputs' manifest; see the protocol page."
-    return None
-
-
-def _find_output_fault(outputs: Sequence[OutputFile]) -> str | None:
-    if len(outputs) > OUTPUTS_MAX:
-        return f"More than {OUTPUTS_MAX:,} output files; pack them into an archive."
-    if not all(is_sha256(output.sha256) and output.size_bytes >= 0 for output in outputs):
-        return "Every output needs its sha256 as 64 lower-case hex digits, and its size."
-    paths = [output.path for output in outputs]
-    if len(set(paths)) != len(paths) or not all(is_safe_relative_path(path) for path in paths):
-        return "Output paths must be relative, without '..', each once."
-    return None
-
-
-_EMPTY_MANIFEST = manifest_sha256(())
-
-
-def _manifest(outputs: Sequence[OutputFile]) -> str:
-    return manifest_sha256((o.path, o.sha256) for o in outputs) if outputs else _EMPTY_MANIFEST
-
-
-def _digest(completion: Completion) -> bytes:
-    """What makes two completions the same. The boot may differ: the agent may have restarted in between."""
-    same = (
-        completion.attempt_id,
-        completion.exit_code,
-        completion.cause,
-        completion.result_sha256,
-        [(o.path, o.sha256) for o in completion.outputs],
-    )
-    return hashlib.sha256(msgspec.json.encode(same)).digest()
-
-
-def _to_row(report: Report) -> ReportRow:
-    completion = report.completion
-    return ReportRow(
-        exit_code=completion.exit_code,
-        message=completion.message[:MESSAGE_LENGTH_MAX].replace("\0", ""),
-        run_seconds=completion.usage.run_seconds,
-        cpu_seconds=completion.usage.cpu_seconds,
-        memory_bytes_peak=min(completion.usage.memory_bytes_peak, 1 << 62),
-        outputs=[msgspec.to_builtins(output) for output in completion.outputs],
-        result_sha256=bytes.fromhex(completion.result_sha256) if completion.cause is None else None,
-        receipt_id=report.receipt.id if report.receipt is not None else None,
-    )
 
 
 async def record_beats(pool: Pool, beats: Sequence[Beat], *, lease_seconds: float) -> None:
     """Many beats at once: acknowledges new attempts, extends leases, remembers when nodes were heard."""
-    held = sorted((attempt_id, beat.node_id) for beat in beats for attempt_id in beat.running)
+    held = [(attempt_id, beat.node_id) for beat in beats for attempt_id in beat.running]
     async with pool.acquire() as conn:
         if held:
             for passed_over in await attempt_store.extend_leases(conn, held, lease_seconds=lease_seconds):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 
 from computepool.core.ids import AccountId, AttemptId, JobId
@@ -30,6 +29,7 @@ from computepool.core.ledger.transfer import Posting
 from computepool.hub.store import ledger
 from computepool.hub.store.attempts import JobCounts, LockedAttempt, ReportRow
 from computepool.hub.store.connect import Connection
+from computepool.hub.store.deliveries import Held
 
 _UNENDED = (AttemptState.LEASED, AttemptState.RUNNING, AttemptState.LOST)
 
@@ -52,9 +52,27 @@ def price_end(
     )
     held = before.attempt.saved_seconds if before.checkpoint_seconds is None else before.checkpoint_seconds
     end = End(after.cause, before.attempt.state, seconds, held, is_seat)
-    frozen = FrozenPrice(PriceMode.PER_SECOND if fixed is None else PriceMode.PER_SLICE, agreed)
-    price = price_attempt(frozen, end, wall_seconds=job.wall_seconds)
+    price = price_attempt(_freeze(agreed, fixed), end, wall_seconds=job.wall_seconds)
     return charge_attempt(after.id, price, fee_ppm=before.fee_ppm) if price else None
+
+
+def price_delivery(held: Held, run_seconds: float, now: datetime) -> Charge | None:
+    """The same for an attempt that was live and has delivered, at a price that is not nothing."""
+    fixed = held.slice_price_microcredits
+    seconds = meter_seconds(
+        claimed_seconds=run_seconds,
+        held_seconds=(now - held.leased_at).total_seconds(),
+        wall_seconds=held.wall_seconds,
+    )
+    agreed = held.rate_microcredits_per_hour if fixed is None else fixed
+    end = End(None, AttemptState.RUNNING, seconds, held.saved_seconds)
+    price = price_attempt(_freeze(agreed, fixed), end, wall_seconds=held.wall_seconds)
+    return charge_attempt(held.id, price, fee_ppm=held.fee_ppm) if price else None
+
+
+def _freeze(agreed: int, fixed: int | None) -> FrozenPrice:
+    """What was agreed, as a price by the second or, where there is a fixed one, for the slice."""
+    return FrozenPrice(PriceMode.PER_SECOND if fixed is None else PriceMode.PER_SLICE, agreed)
 
 
 def _is_ended(before: AttemptState, after: AttemptState, *, is_seat: bool) -> bool:
@@ -98,7 +116,7 @@ def settle_job(
             verbs.extend_hold(job_id=job.id, submitter_id=job.account_id, attempt_id=first, amount=missing)
         )
         held += missing
-    return replace(job, held_remaining=held, charged_microcredits=job.charged_microcredits + cost), postings
+    return job._replace(held_remaining=held, charged_microcredits=job.charged_microcredits + cost), postings
 
 
 def group_by_owner(

@@ -73,9 +73,14 @@ class Callers:
         self._nodes: dict[NodeId, tuple[float, NodeCaller]] = {}
         # By digest, which is a tenth of the token: until when it is good, and whose it is.
         self._tokens: dict[bytes, tuple[float, NodeId]] = {}
+        # The hub's keys that these were verified with.
+        self._kids = keyring.kids
         self._leases: dict[AttemptId, tuple[float, LeaseCaller]] = {}
         self._heard_at = float("-inf")
         self._used_keys: set[UUID] = set()
+
+    def recall_account(self, secret: str) -> AccountCaller | None:
+        return self._recall(hash_secret(secret))
 
     async def get_account(self, secret: str) -> AccountCaller:
         digest = hash_secret(secret)
@@ -101,14 +106,20 @@ class Callers:
         self._remember(digest, caller)
         return caller
 
-    async def get_node(self, token: str) -> NodeCaller:
-        node_id = self._read_token(token)
-        now = clock.seconds()
-        known = self._nodes.get(node_id)
+    def recall_node(self, token: str) -> NodeCaller | None:
+        known = self._nodes.get(self._read_token(token))
+        if known is None:
+            return None
         # Remembered for longer than a key: a node calls every half minute, and every hub hears of what becomes of it.
         # While nothing could be heard, what is remembered counts no longer than a key does.
-        if known is not None and (known[0] > now or self._heard_at > now - MEMORY_SECONDS):
-            return known[1]
+        now = clock.seconds()
+        return known[1] if known[0] > now or self._heard_at > now - MEMORY_SECONDS else None
+
+    async def get_node(self, token: str) -> NodeCaller:
+        known = self.recall_node(token)
+        if known is not None:
+            return known
+        node_id = self._read_token(token)
         async with self._pool.acquire() as conn:
             standing = await node_store.find_standing(conn, node_id)
         if standing is None:
@@ -120,7 +131,7 @@ class Callers:
         caller = NodeCaller(node_id, standing.account_id, standing.state)
         if len(self._nodes) >= NODES_REMEMBERED_MAX:
             self._nodes.clear()
-        self._nodes[node_id] = (now + MEMORY_SECONDS, caller)
+        self._nodes[node_id] = (clock.seconds() + MEMORY_SECONDS, caller)
         return caller
 
     async def get_lease(self, attempt_id: AttemptId, secret: str) -> LeaseCaller:
@@ -141,7 +152,10 @@ class Callers:
         return caller
 
     def _read_token(self, token: str) -> NodeId:
-        """A signature is checked once; it does not change."""
+        """A signature is checked once; it does not change. But a key may be revoked, and all that it has signed."""
+        if self._kids is not self._keyring.kids:
+            self._kids = self._keyring.kids
+            self._tokens.clear()
         digest = hash_secret(token)
         known = self._tokens.get(digest)
         if known is not None and known[0] > clock.unix_seconds():

@@ -8,6 +8,7 @@ import binascii
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -21,15 +22,18 @@ from computepool.core.nodes.slots import GpuCard, Machine, cut_into_slots
 from computepool.core.nodes.state import NodeState
 from computepool.core.trust import challenge as rules
 from computepool.core.trust import memory
-from computepool.core.trust.challenge import ProofState
+from computepool.core.trust import sittings as sitting_rules
+from computepool.core.trust.challenge import ProofState, Verdict
 from computepool.core.trust.claims import Granted, Shown, SlotClaim, grant, list_claims
 from computepool.core.trust.commitment import is_proved
 from computepool.core.trust.products import SEED_BYTES, Spot, compute_spots
+from computepool.core.trust.sittings import Sitting
 from computepool.hub.config import HubSettings
 from computepool.hub.store import challenges as store
 from computepool.hub.store import events as event_store
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store import nodes as node_store
+from computepool.hub.store import sittings as sitting_store
 from computepool.hub.store.challenges import Challenge, Proof
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.events import NewEvent
@@ -48,6 +52,10 @@ class Standing:
     slot_claim: SlotClaim
     # None: nothing has been shown, or by another card.
     proof: Proof | None
+
+    @property
+    def state(self) -> ProofState:
+        return ProofState.UNPROVEN if self.proof is None else self.proof.state
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +111,9 @@ async def issue_challenge(
     """A round for this slot, or none when there is nothing to show now."""
     async with pool.acquire() as conn, conn.transaction():
         node = await _lock_node(conn, node_id)
-        standing = await _find_standing(conn, node, slot)
-        proof, claim = standing.proof, standing.slot_claim.claim
-        state, decided_at = (proof.state, proof.decided_at) if proof else (ProofState.UNPROVEN, None)
-        if node.synthetic or not rules.may_try(state, decided_at=decided_at, now=clock.now()):
+        standing = await find_standing(conn, node, slot)
+        claim = standing.slot_claim.claim
+        if node.synthetic or not await _is_welcome(conn, node_id, slot, standing):
             return standing, None
         issued = await store.count_issued(conn, node_id=node_id, slot=slot, window=rules.ISSUED_WINDOW)
         if issued >= rules.ISSUED_MAX:
@@ -176,32 +183,23 @@ async def open_challenge(
         )
         await store.record_opening(conn, id=challenge_id, is_right=right)
         node = await _lock_node(conn, node_id)
-        return await _conclude(conn, settings, node, challenge)
+        return await _conclude(conn, settings, node, challenge, now)
 
 
-def list_standings(node: Node, proofs: Mapping[str, Proof]) -> dict[str, Standing]:
-    """By the slot that is challenged. Played machines have none."""
-    if node.synthetic:
-        return {}
-    return {
-        slot: _to_standing(slot_claim, proofs.get(slot))
-        for slot, slot_claim in list_claims(_machine_of(node)).items()
+async def plan_sittings(conn: Connection, settings: HubSettings, node_id: NodeId, machine: Machine) -> None:
+    """When the slots of a node that enrols are to show their speed, if it does not do so by itself."""
+    now, mean = clock.now(), timedelta(seconds=settings.challenge_again_seconds)
+    waits = {
+        slot: sitting_rules.plan_wait(ProofState.UNPROVEN, mean=mean, draw=entropy.draw())
+        for slot in list_claims(machine)
     }
+    await sitting_store.plan_sittings(conn, node_id, {slot: now + wait for slot, wait in waits.items()})
 
 
-async def _conclude(conn: Connection, settings: HubSettings, node: Node, challenge: Challenge) -> Opening:
-    slot = challenge.slot
-    standing = await _find_standing(conn, node, slot)
-    slot_claim = standing.slot_claim
-    if slot_claim.fingerprint != challenge.claim:
-        # The node has declared another card since.
-        return Opening(standing, again=True)
-    rounds = await store.list_rounds(
-        conn, node_id=node.id, slot=slot, claim=slot_claim.fingerprint, limit=rules.ROUNDS
-    )
-    if rules.needs_more(slot_claim.claim, rounds):
-        return Opening(standing, again=True)
-    verdict = rules.judge(slot_claim.claim, rounds)
+async def record_verdict(
+    conn: Connection, settings: HubSettings, node: Node, slot: str, slot_claim: SlotClaim, verdict: Verdict
+) -> None:
+    """What the node's slots count as by it, from now on. The caller holds the node's row."""
     await store.upsert_proof(
         conn,
         node_id=node.id,
@@ -219,13 +217,83 @@ async def _conclude(conn: Connection, settings: HubSettings, node: Node, challen
         tiers=[each.tier for each in granted],
         tflops=[each.tflops for each in granted],
     )
-    body = {"slot": slot, "tier": verdict.tier, "claimed_tier": slot_claim.claim.tier, "reason": verdict.reason}
+    await hub_store.record_change(conn, ChangeKind.NODE, node.id)
+
+
+async def record_proof_event(
+    conn: Connection, node: Node, slot: str, slot_claim: SlotClaim, verdict: Verdict, *, tier: str
+) -> None:
+    """`tier`: what the slot counts as after it."""
+    body = {"slot": slot, "tier": tier, "claimed_tier": slot_claim.claim.tier, "reason": verdict.reason}
     await event_store.record_events(
         conn,
         [NewEvent(kind=f"proof_{verdict.state.value}", account_id=node.account_id, node_id=node.id, body=body)],
     )
-    await hub_store.record_change(conn, ChangeKind.NODE, node.id)
-    return Opening(await _find_standing(conn, node, slot), again=False)
+
+
+async def find_standing(conn: Connection, node: Node, slot: str) -> Standing:
+    slot_claim = list_claims(_machine_of(node)).get(slot)
+    if slot_claim is None:
+        raise NotFound("This node has no such slot to be shown. One CPU slot, cpu:0, stands for all of them.")
+    proofs = await store.list_proofs(conn, [node.id])
+    return _to_standing(slot_claim, proofs.get((node.id, slot)))
+
+
+def has_slot(node: Node, slot: str) -> bool:
+    """Whether it is one that can be shown."""
+    return slot in list_claims(_machine_of(node))
+
+
+def list_standings(node: Node, proofs: Mapping[str, Proof]) -> dict[str, Standing]:
+    """By the slot that is challenged. Played machines have none."""
+    if node.synthetic:
+        return {}
+    return {
+        slot: _to_standing(slot_claim, proofs.get(slot))
+        for slot, slot_claim in list_claims(_machine_of(node)).items()
+    }
+
+
+async def _is_welcome(conn: Connection, node_id: NodeId, slot: str, standing: Standing) -> bool:
+    """Whether the slot may show its speed: by itself, if that is due, or because it was asked to."""
+    sitting = await sitting_store.find_sitting(conn, node_id, slot)
+    if sitting is not None and sitting.asked_at is not None:
+        return True
+    decided_at = None if standing.proof is None else standing.proof.decided_at
+    return rules.may_try(standing.state, decided_at=decided_at, now=clock.now())
+
+
+async def _conclude(
+    conn: Connection, settings: HubSettings, node: Node, challenge: Challenge, now: datetime
+) -> Opening:
+    slot = challenge.slot
+    standing = await find_standing(conn, node, slot)
+    slot_claim = standing.slot_claim
+    if slot_claim.fingerprint != challenge.claim:
+        # The node has declared another card since.
+        return Opening(standing, again=True)
+    rounds = await store.list_rounds(
+        conn, node_id=node.id, slot=slot, claim=slot_claim.fingerprint, limit=rules.ROUNDS
+    )
+    if rules.needs_more(slot_claim.claim, rounds):
+        return Opening(standing, again=True)
+    verdict = rules.judge(slot_claim.claim, rounds)
+    sitting, stands = sitting_rules.conclude(
+        await sitting_store.find_sitting(conn, node.id, slot) or Sitting(now),
+        verdict.state,
+        before=standing.state,
+        now=now,
+        mean=timedelta(seconds=settings.challenge_again_seconds),
+        draw=entropy.draw(),
+    )
+    await sitting_store.upsert_sitting(conn, node.id, slot, sitting)
+    proof = standing.proof
+    if stands and proof is not None:
+        await record_proof_event(conn, node, slot, slot_claim, verdict, tier=proof.tier)
+        return Opening(standing, again=False)
+    await record_verdict(conn, settings, node, slot, slot_claim, verdict)
+    await record_proof_event(conn, node, slot, slot_claim, verdict, tier=verdict.tier)
+    return Opening(await find_standing(conn, node, slot), again=False)
 
 
 def is_right(challenge: Challenge, opened: Sequence[OpenedSegment]) -> bool:
@@ -256,14 +324,6 @@ async def _lock_node(conn: Connection, node_id: NodeId) -> Node:
     if node is None or node.state is NodeState.REMOVED:
         raise NodeRemoved("The owner has removed this node.")
     return node
-
-
-async def _find_standing(conn: Connection, node: Node, slot: str) -> Standing:
-    slot_claim = list_claims(_machine_of(node)).get(slot)
-    if slot_claim is None:
-        raise NotFound("This node has no such slot to be shown. One CPU slot, cpu:0, stands for all of them.")
-    proofs = await store.list_proofs(conn, [node.id])
-    return _to_standing(slot_claim, proofs.get((node.id, slot)))
 
 
 def _to_standing(slot_claim: SlotClaim, proof: Proof | None) -> Standing:

@@ -1,4 +1,7 @@
-"""The hub's own keys: signs and verifies tokens, derives lease secrets. Two signing keys may be live at once."""
+"""The hub's own keys: signs and verifies tokens, derives lease secrets and keys to seal with.
+
+Two signing keys may be live at once.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from computepool import clock, entropy
-from computepool.core.errors import Unauthenticated
+from computepool.core.errors import Conflict, NotFound, Unauthenticated
 from computepool.core.ids import AttemptId, NodeId
 from computepool.hub.store import hub as store
 from computepool.hub.store.connect import Pool
@@ -41,15 +44,21 @@ class SigningKey:
 class Keyring:
     """Keys as they stood when last read; `refresh` is called on a timer, so that a rotation reaches every hub."""
 
-    def __init__(self, hub_id: UUID) -> None:
+    def __init__(self, hub_id: UUID, *, pepper: str = "") -> None:
         self.hub_id = hub_id
+        # From outside of the database, for keys that are derived: who has its backup alone cannot derive them.
+        self._pepper = pepper.encode()
         self._signing: dict[str, SigningKey] = {}
+        # The same object while the signing keys are the same: whoever remembers what they signed looks at it.
+        self.kids: frozenset[str] = frozenset()
         self._lease_key = b""
 
     async def refresh(self, pool: Pool) -> None:
         async with pool.acquire() as conn:
             rows = await store.list_keys(conn)
         self._signing = {row.kid: _to_signing(row) for row in rows if row.purpose == "signing"}
+        if self.kids != self._signing.keys():
+            self.kids = frozenset(self._signing)
         self._lease_key = next(row.secret for row in rows if row.purpose == "lease")
 
     def sign(self, claims: Mapping[str, Any], *, typ: str) -> str:
@@ -71,6 +80,15 @@ class Keyring:
 
     def is_lease_secret(self, attempt_id: AttemptId, secret: str) -> bool:
         return hmac.compare_digest(self.lease_secret(attempt_id).encode(), secret.encode())
+
+    def derive_key(self, purpose: bytes) -> bytes:
+        """32 bytes for this purpose and no other, the same in every hub with the same pepper. Never stored."""
+        return hmac.digest(self._lease_key, purpose + b"\0" + self._pepper, "sha256")
+
+    @property
+    def audit_key(self) -> bytes:
+        """What is drawn with it nobody can know before, and the hub can show afterwards."""
+        return hmac.digest(self._lease_key, b"audits", "sha256")
 
     def public_keys(self) -> list[HubKey]:
         return [HubKey(kid=k.kid, public_key=to_base64(k.public_raw)) for k in self._signing.values()]
@@ -111,6 +129,26 @@ async def rotate_keys(pool: Pool, *, announce_seconds: float) -> None:
         old = [row.kid for row in await store.list_keys(conn) if row.purpose == "signing"]
         await _insert_signing_key(conn, announce_seconds=announce_seconds)
         await store.retire_keys(conn, kids=old, retire_seconds=2 * announce_seconds)
+
+
+async def revoke_key(pool: Pool, *, kid: str) -> None:
+    """A key that may be in wrong hands counts no more, from now on; the newest of the others signs in its place.
+
+    Nodes must have heard of that one before: they believe what a pinned key vouches for and nothing else. So the last
+    key cannot be revoked.
+    """
+    async with pool.acquire() as conn, conn.transaction():
+        await store.lock_keys(conn)
+        live = [row.kid for row in await store.list_keys(conn) if row.purpose == "signing"]
+        others = [each for each in live if each != kid]
+        if kid not in live:
+            raise NotFound("This hub has no such key.")
+        if not others:
+            raise Conflict(
+                "This is the hub's only key. Rotate, give nodes the time to renew their tokens, then revoke."
+            )
+        await store.revoke_key(conn, kid=kid)
+        await store.keep_key(conn, kid=others[-1])
 
 
 def decode_token(token: str, key: Ed25519PublicKey, *, audience: str, require: Sequence[str] = ()) -> dict[str, Any]:

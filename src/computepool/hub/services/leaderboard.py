@@ -8,13 +8,11 @@ from datetime import date, datetime, timedelta
 from computepool.core.ids import AccountId
 from computepool.core.live.leaderboard import OPEN_DAYS, Measure, Period, find_due_day, first_day
 from computepool.core.live.pseudonyms import to_name
-from computepool.core.market.index import link_accounts
 from computepool.core.market.ppm import PPM
 from computepool.core.trust.reputation import reliability_bound
-from computepool.hub.services.market import LINKS_MAX
+from computepool.hub.services.links import load_links
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store import leaderboard as store
-from computepool.hub.store import market as market_store
 from computepool.hub.store.connect import Pool
 
 OWNERS_MAX = 10_000
@@ -41,8 +39,7 @@ async def count_days(pool: Pool) -> date | None:
         day = find_due_day(counted, now)
         if day is None or not await store.try_lock(conn):
             return None
-        linked = await market_store.list_linked(conn, limit=LINKS_MAX)
-        links = link_accounts((together[0], other) for together in linked for other in together[1:])
+        links = await load_links(conn)
         await store.count_day(conn, day, links=links, now=now)
     return day
 

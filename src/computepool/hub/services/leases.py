@@ -6,8 +6,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +21,7 @@ from computepool.core.placement.price import SlicePrice
 from computepool.core.placement.rounds import Pair, Round, Wish
 from computepool.core.placement.scorers import Candidate
 from computepool.hub.config import HubSettings
+from computepool.hub.services.job_secrets import open_secrets, seal_secrets
 from computepool.hub.services.keyring import JOB_TOKEN_TYPE, Keyring
 from computepool.hub.services.prices import PriceBook
 from computepool.hub.store import attempts as attempt_store
@@ -42,13 +44,11 @@ ORDERS_BYTES_MAX = 64_000_000
 ExpectedSeconds = Callable[[AccountId], float]
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(NamedTuple):
     """What an assignment needs to know of a job; never changes."""
 
     account_id: AccountId
     spec: JobSpec
-    slice_count: int
     wall_seconds: int
     wish: Wish
     size_bytes: int
@@ -56,6 +56,8 @@ class Order:
     run_id: RunId | None = None
     # Where each slice has a fixed price.
     slice_price: SlicePrice | None = None
+    # Its secrets: opened only for a node that is told to run it.
+    sealed: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,8 @@ class Leases:
     def __init__(
         self, pool: Pool, keyring: Keyring, settings: HubSettings, prices: PriceBook, *, weight_sets: Sequence[str]
     ) -> None:
-        self._pool = pool
+        # For all that ends or begins attempts.
+        self.pool = pool
         self.prices = prices
         self._keyring = keyring
         self._settings = settings
@@ -79,6 +82,10 @@ class Leases:
         self._orders_bytes = 0
         # Transactions under way that need the orders they have loaded.
         self._granting = 0
+
+    @property
+    def audit_key(self) -> bytes:
+        return self._keyring.audit_key
 
     @contextlib.asynccontextmanager
     async def open(self, *, alone: bool) -> AsyncIterator[Connection]:
@@ -89,7 +96,7 @@ class Leases:
         pooler, where a statement may have to wait for a server: whoever plans must have one, or planning could wait
         for those who wait for it.
         """
-        async with self._pool.acquire() as conn:
+        async with self.pool.acquire() as conn:
             if alone and not is_transactional(conn):
                 yield conn
             else:
@@ -132,7 +139,10 @@ class Leases:
             for pair in pairs
         ]
         inserted = await attempt_store.insert_leases(
-            conn, planned, self.prices.terms, lease_seconds=self._settings.lease_seconds
+            conn,
+            planned,
+            rate_card_version=self.prices.card.version,
+            lease_seconds=self._settings.lease_seconds,
         )
         grants = [grant for grant in planned if grant.id in inserted]
         refused = [pair for pair, grant in zip(pairs, planned, strict=True) if grant.id not in inserted]
@@ -167,6 +177,7 @@ class Leases:
             # What the account is charged until it is known better.
             min(expected_seconds(account_id), order.wall_seconds),
             rate,
+            self.prices.agree(candidate),
             slice_price,
             pooled=slot.welcome is not None,
         )
@@ -177,7 +188,7 @@ class Leases:
         """What one node is told; the same again when an answer was lost on its way."""
         unknown = {lease.job_id for lease in leased if lease.job_id not in self._orders}
         if unknown:
-            async with self._pool.acquire() as conn:
+            async with self.pool.acquire() as conn:
                 await self._load_orders(conn, unknown)
         return self.word([lease for lease in leased if lease.job_id in self._orders])
 
@@ -222,7 +233,8 @@ class Leases:
             attempt_id=lease.id,
             job_id=lease.job_id,
             slice_index=lease.slice_index,
-            slice_count=order.slice_count,
+            # As it was submitted: a slice that is run once more is one of as many.
+            slice_count=spec.slice_count,
             attempt_number=lease.number,
             slot=lease.slot,
             command=spec.command or ("python3", SCRIPT_FILE_NAME),
@@ -243,6 +255,7 @@ class Leases:
             checkpoint_seconds=(
                 msgspec.UNSET if spec.checkpoint_seconds == CHECKPOINT_SECONDS else spec.checkpoint_seconds
             ),
+            secrets=open_secrets(self._keyring, lease.job_id, order.sealed) if order.sealed else msgspec.UNSET,
         )
 
     def _to_host_order(self, run_id: RunId, slice_index: int) -> HostOrder:
@@ -252,6 +265,10 @@ class Leases:
             rpc_address=self._settings.rpc_address,
             tls=bool(self._settings.rpc_tls_certificate_file),
         )
+
+    def seal(self, job_id: JobId, secrets: Mapping[str, str]) -> bytes | None:
+        """For a job on its way in; the node that is given a lease of it is told them again."""
+        return seal_secrets(self._keyring, job_id, secrets)
 
     # What is remembered of jobs
 
@@ -281,12 +298,12 @@ class Leases:
                 order = Order(
                     row.account_id,
                     spec,
-                    row.slice_count,
                     row.wall_seconds,
                     Wish(row.prefer, row.weight_set),
                     size_order(len(raw)),
                     row.run_id,
                     row.slice_price,
+                    row.sealed,
                 )
                 self.remember(job_id, order)
 

@@ -13,11 +13,9 @@ from computepool.core.ledger.accounts import SHARDS, AccountKind, LedgerAccount,
 from computepool.core.ledger.make_good import Superseded, price_make_good
 from computepool.core.ledger.refusal import Refusal, to_error
 from computepool.core.ledger.transfer import Posting
-from computepool.core.market.index import link_accounts
-from computepool.hub.services.market import LINKS_MAX
+from computepool.hub.services.links import load_links
 from computepool.hub.store import credits as store
 from computepool.hub.store import ledger as ledger_store
-from computepool.hub.store import market as market_store
 from computepool.hub.store.connect import Connection, Pool
 
 log = logging.getLogger("computepool.ledger")
@@ -31,8 +29,7 @@ async def make_good(pool: Pool, *, limit: int) -> int:
         found = await store.take_superseded(conn, limit=limit)
         if not found:
             return 0
-        linked = await market_store.list_linked(conn, limit=LINKS_MAX)
-        links = link_accounts((together[0], other) for together in linked for other in together[1:])
+        links = await load_links(conn)
         amounts = price_all(found, links)
         await store.set_made_good(conn, amounts)
         await _post(conn, [(each, amounts[each.attempt_id]) for each in found if amounts[each.attempt_id]])

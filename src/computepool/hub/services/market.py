@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from computepool.core.errors import InvalidRequest
+from computepool.core.errors import Conflict, InvalidRequest, NotFound
 from computepool.core.ids import AccountId, ShapeId
-from computepool.core.market.index import DealGroup, link_accounts, list_levels
-from computepool.core.market.rate_card import CPU_TIER, Bucket, RateCard
+from computepool.core.market.index import DealGroup, list_levels
+from computepool.core.market.rate_card import CPU_TIER, Bucket, RateCard, parse_rate_card
 from computepool.core.market.spot import (
     TICK_SECONDS,
     SpotState,
@@ -30,6 +30,7 @@ from computepool.core.market.spot import (
 from computepool.core.placement.checks import find_refusal
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot
+from computepool.hub.services.links import load_links
 from computepool.hub.services.offers import find_closed
 from computepool.hub.services.prices import PriceBook, ceiling_of
 from computepool.hub.store import hub as hub_store
@@ -49,7 +50,6 @@ RUNS_MAX = 1_000
 # Slices of one run that are counted. Beyond half of a bucket's slots an account's queue adds nothing anyway.
 WAITING_MAX = 50_000
 FLEET_NODES_MAX = 100_000
-LINKS_MAX = 10_000
 # What those that run would pay is kept by ceiling, the most seconds first.
 BIDS_MAX = 64
 # Slots that stand idle although somebody pays spot are of no use to whoever waits: beyond this part of them, spot has
@@ -77,11 +77,25 @@ async def keep_rate_card(pool: Pool, card: RateCard, content: str) -> None:
         await store.insert_rate_card(conn, version=card.version, content=content)
 
 
-async def get_rate_card(pool: Pool, card: RateCard) -> StoredCard:
+async def get_rate_card(pool: Pool, card: RateCard, version: str | None = None) -> tuple[RateCard, StoredCard]:
+    """The card in force, or an earlier version of it, and how it is kept."""
+    version = version or card.version
     async with pool.acquire() as conn:
-        found = await store.find_rate_card(conn, card.version)
-    assert found is not None, "the card in force is kept at the hub's start"
-    return found
+        found = await store.find_rate_card(conn, version)
+    if found is None:
+        raise NotFound(f"No rate card of this hub ever had the version {version!r}.")
+    return (card if version == card.version else _read_again(found)), found
+
+
+def _read_again(kept: StoredCard) -> RateCard:
+    """Never with other figures than it had: what it derives, such as purchasing power, may have changed since."""
+    try:
+        card = parse_rate_card(kept.content)
+    except ValueError:
+        card = None
+    if card is None or card.version != kept.version:
+        raise Conflict(f"The rate card {kept.version} is kept, but was written for an earlier form of the hub.")
+    return card
 
 
 async def tick(
@@ -192,8 +206,7 @@ async def _load(conn: Connection, card: RateCard, *, at: datetime, silence_secon
     states = await store.list_states(conn)
     spots = {bucket: card.reference(bucket) for bucket in list_buckets(card)} | list_spots(card, states)
     waiting = await store.list_waiting(conn, runs_max=RUNS_MAX, count_max=WAITING_MAX)
-    linked = await store.list_linked(conn, limit=LINKS_MAX)
-    links = link_accounts((together[0], other) for together in linked for other in together[1:])
+    links = await load_links(conn)
     last_tick_at = await store.find_last_tick(conn) or at - DEALS_SPAN
     waiting_groups = {links.get(run.account_id, run.account_id) for run in waiting}
     return Seen(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from math import ceil
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +19,7 @@ from computepool.core.accounts.roles import Role
 from computepool.core.errors import (
     Conflict,
     InvalidRequest,
+    NewNodesLimited,
     NodeRemoved,
     NotFound,
     StaleBoot,
@@ -30,10 +33,11 @@ from computepool.core.market.offers import Offer
 from computepool.core.nodes.slots import cut_into_slots, list_machine_faults
 from computepool.core.nodes.state import NodeState, change_node
 from computepool.core.placement.price import PRICE_MICROCREDITS_MAX
+from computepool.core.trust.identities import find_identity_refusal
 from computepool.hub.config import HubSettings
 from computepool.hub.services.attempts import take_losses
 from computepool.hub.services.callers import AccountCaller
-from computepool.hub.services.challenges import grant_slots, to_machine
+from computepool.hub.services.challenges import grant_slots, plan_sittings, to_machine
 from computepool.hub.services.keyring import NODE_TOKEN_TYPE, Keyring, decode_token, from_base64
 from computepool.hub.services.pnodes import list_hosting_faults, record_hosting
 from computepool.hub.services.stops import stop_poisonous
@@ -52,6 +56,8 @@ from computepool.hub.store.nodes import Node, OfferedSlot
 from computepool.wire.nodes import EnrolNode, RenewToken
 
 ASSERTION_SECONDS_MAX = 60
+# For newcomers of whom nobody can say when they may come.
+UNKNOWN_WAIT = timedelta(hours=1)
 _REGION = re.compile(r"[A-Z]{2}\Z")
 
 
@@ -64,7 +70,10 @@ class NodeWithSlots:
     proofs: dict[str, Proof]
 
 
-async def enrol_node(pool: Pool, settings: HubSettings, caller: AccountCaller, request: EnrolNode) -> NodeId:
+async def enrol_node(
+    pool: Pool, settings: HubSettings, caller: AccountCaller, request: EnrolNode, *, network: str | None = None
+) -> NodeId:
+    """`network`: that the call comes from, if that is known."""
     public_key = _check_public_key(request.public_key)
     if request.synthetic and not settings.demo:
         raise SyntheticRefused(
@@ -74,7 +83,7 @@ async def enrol_node(pool: Pool, settings: HubSettings, caller: AccountCaller, r
     faults = list_machine_faults(machine)
     if request.region is not None and not _REGION.match(request.region):
         faults.append(f"region {request.region!r} is not an ISO-2 country code such as IN or DE")
-    texts = [request.name, request.agent_version, request.hardware.cpu_name]
+    texts = [request.name, request.agent_version, request.hardware.cpu_name, request.hardware.instruction_set]
     texts += [text for gpu in request.hardware.gpus for text in (gpu.name, gpu.driver, gpu.vendor, gpu.runtime)]
     if any("\0" in text or len(text) > 300 for text in texts):
         faults.append("a name is over-long or contains a NUL character")
@@ -86,6 +95,7 @@ async def enrol_node(pool: Pool, settings: HubSettings, caller: AccountCaller, r
     if faults:
         raise InvalidRequest("The node cannot be enrolled: " + "; ".join(faults) + ".")
     async with pool.acquire() as conn, conn.transaction():
+        await _check_newcomer(conn, settings, caller, public_key, network)
         node_id = await node_store.upsert_node(
             conn,
             id=NodeId(entropy.new_id()),
@@ -99,6 +109,7 @@ async def enrol_node(pool: Pool, settings: HubSettings, caller: AccountCaller, r
             agent_version=request.agent_version[:50],
             floor_microcredits_per_hour=request.floor_microcredits_per_hour,
             allows=request.allows,
+            network=network,
         )
         if node_id is None:
             raise Conflict("This key pair belongs to another or a removed node. Make a new one and enrol again.")
@@ -110,11 +121,33 @@ async def enrol_node(pool: Pool, settings: HubSettings, caller: AccountCaller, r
             slots=[replace(slot, tier=each.tier) for slot, each in zip(slots, granted, strict=True)],
             declared_tflops=[each.tflops for each in granted],
         )
+        if not request.synthetic:
+            await plan_sittings(conn, settings, node_id, machine)
         await record_hosting(conn, node_id, request.hosting)
         await event_store.record_events(
             conn, [NewEvent(kind="node_enrolled", account_id=caller.account_id, node_id=node_id)]
         )
     return node_id
+
+
+async def _check_newcomer(
+    conn: Connection, settings: HubSettings, caller: AccountCaller, public_key: bytes, network: str | None
+) -> None:
+    """A key that is known is no newcomer. Who may bring how many is for core to say."""
+    limit = settings.new_nodes_limit
+    if limit is None or await node_store.has_key(conn, public_key):
+        return
+    await node_store.lock_newcomers(conn)
+    owner = await node_store.find_owner_origin(conn, caller.account_id)
+    # Where the operator has raised an owner's limit, their network has room for it too.
+    near = await node_store.find_network_origin(conn, network, limit=owner.limit)
+    now = clock.now()
+    refusal = find_identity_refusal(owner=owner, network=near, now=now, usual=limit)
+    if refusal is not None:
+        wait = UNKNOWN_WAIT if refusal.retry_at is None else refusal.retry_at - now
+        raise NewNodesLimited(
+            refusal.words, reason=refusal.reason, retry_after_seconds=max(1, ceil(wait.total_seconds()))
+        )
 
 
 def issue_token(keyring: Keyring, settings: HubSettings, node_id: NodeId) -> str:
@@ -132,12 +165,15 @@ def issue_token(keyring: Keyring, settings: HubSettings, node_id: NodeId) -> str
     return keyring.sign(claims, typ=NODE_TOKEN_TYPE)
 
 
-async def renew_node(pool: Pool, keyring: Keyring, request: RenewToken) -> NodeId:
+async def renew_node(pool: Pool, keyring: Keyring, request: RenewToken, *, network: str | None = None) -> NodeId:
     """The node proves that it holds its private key; nothing else is needed for a new token.
 
-    What its owner allows jobs may have changed since it last said so.
+    What its owner allows jobs may have changed since it last said so, and where it calls from.
     """
     node = await _verify_assertion(pool, keyring, request.assertion)
+    if network is not None and network != node.network:
+        async with pool.acquire() as conn:
+            await node_store.set_network(conn, id=node.id, network=network)
     if request.allows is None or set(request.allows) == set(node.allows):
         return node.id
     faults = list_allow_faults(request.allows)

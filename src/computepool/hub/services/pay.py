@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from uuid import UUID
 
-from computepool.core.ids import NodeId
+from computepool.core.ids import AttemptId, NodeId
+from computepool.core.ledger.earning import EarningState
 from computepool.core.ledger.explain import Explained, explain_pay
 from computepool.core.ledger.period import day_period, read_cursor, write_cursor
+from computepool.core.trust.release import find_pay_wait
+from computepool.core.trust.standing import NodeTrust
+from computepool.core.trust.words import say_pay_wait
 from computepool.hub.services import nodes as node_service
 from computepool.hub.services.callers import AccountCaller
+from computepool.hub.store import hub as hub_store
 from computepool.hub.store import pay as store
+from computepool.hub.store import validation as trust_store
 from computepool.hub.store.connect import Pool
 from computepool.hub.store.nodes import Node
 from computepool.hub.store.pay import PaidAttempt
@@ -25,6 +32,8 @@ class PayStory:
     node: Node
     day: date
     attempts: list[tuple[PaidAttempt, Explained]]
+    # By attempt: why its pay is not released, of those for which something other than the holdback is waited for.
+    waits: dict[AttemptId, str]
     cursor: str | None
 
 
@@ -43,5 +52,19 @@ async def explain_day(
             after=max(read_cursor(cursor), first) if cursor else first,
             limit=limit,
         )
+        known = (await trust_store.list_trust(conn, [node_id])).get(node_id, NodeTrust())
+        waits = _list_waits(found, known, await hub_store.get_now(conn))
     next_cursor = write_cursor(found[-1].counted_at, found[-1].id) if len(found) == limit else None
-    return PayStory(node, day, [(each, explain_pay(each.facts)) for each in found], next_cursor)
+    return PayStory(node, day, [(each, explain_pay(each.facts)) for each in found], waits, next_cursor)
+
+
+def _list_waits(found: Iterable[PaidAttempt], known: NodeTrust, now: datetime) -> dict[AttemptId, str]:
+    waits = {}
+    for each in found:
+        earned_at = each.facts.finished_at
+        if each.facts.earning_state is not EarningState.PENDING or earned_at is None:
+            continue
+        wait = find_pay_wait(known, is_checked=each.is_checked, earned_at=earned_at, now=now)
+        if wait is not None:
+            waits[each.id] = say_pay_wait(known, wait)
+    return waits

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime, timedelta
 from importlib import resources
 from pathlib import Path
 
+from computepool import clock
 from computepool.core.errors import InvalidSpec
 from computepool.core.ids import AccountId
 from computepool.core.jobs.spec import JobSpec, Requirements
@@ -18,6 +20,7 @@ from computepool.core.placement.scorers import Candidate
 from computepool.core.placement.shape import Shape, to_shape
 from computepool.core.placement.slot import Slot
 from computepool.core.placement.tier import CPU_TIER
+from computepool.core.trust.tenure import TENURE_FULL, plan_terms
 from computepool.settings import InvalidSettings
 
 # A job that names no ceiling pays up to this much of the reference price of the dearest slot that it may get.
@@ -29,7 +32,9 @@ class PriceBook:
 
     def __init__(self, card: RateCard, *, holdback_seconds: int) -> None:
         self.card = card
-        self.terms = LeaseTerms(card.version, card.fee_ppm, holdback_seconds)
+        # The usual ones; and what they are after so many days of clean service.
+        self.terms = LeaseTerms(card.fee_ppm, holdback_seconds)
+        self._tenured = [plan_terms(self.terms, timedelta(days=days)) for days in range(TENURE_FULL.days + 1)]
         # Microcredits per hour; a bucket without a row stands at its reference.
         self.spots: Mapping[Bucket, int] = {}
         # Where somebody waits who pays spot: there nobody starts for less.
@@ -93,6 +98,16 @@ class PriceBook:
             base_microcredits=fixed.base_microcredits,
             ceiling_microcredits=fixed.ceiling_microcredits,
         )
+
+    def agree(self, candidate: Candidate) -> LeaseTerms:
+        """What is agreed with a lease beside its price. It changes with the days that its node has served."""
+        return self.find_terms(candidate.serving_since)
+
+    def find_terms(self, serving_since: datetime | None) -> LeaseTerms:
+        if serving_since is None:
+            return self.terms
+        days = (clock.now() - serving_since).days
+        return self._tenured[min(max(0, days), TENURE_FULL.days)]
 
     def find_spot(self, candidate: Candidate) -> int:
         return self._spot_of(self.find_bucket(candidate.slot, candidate.speed_tflops))

@@ -15,9 +15,14 @@ class RateLimits:
     def spend(self, who: object, *, per_minute: int) -> None:
         """Takes one call from a bucket that holds ten seconds' worth and refills evenly."""
         now = clock.seconds()
-        size = max(1.0, per_minute / 6)
-        level, at = self._buckets.get(who, (size, now))
-        level = min(size, level + (now - at) * per_minute / 60)
+        size = per_minute / 6 if per_minute > 6 else 1.0
+        bucket = self._buckets.get(who)
+        if bucket is None:
+            level = size
+        else:
+            level = bucket[0] + (now - bucket[1]) * per_minute / 60
+            if level > size:
+                level = size
         if level < 1:
             wait = max(1, round((1 - level) * 60 / per_minute))
             raise RateLimited(

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
 from uuid import UUID
 
-import jwt
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-from computepool.core.ids import AttemptId
+from computepool.core.accounts.roles import Role
+from computepool.core.errors import NotFound
+from computepool.core.ids import JobId
+from computepool.hub.services.callers import AccountCaller
 from computepool.hub.store import events as event_store
+from computepool.hub.store import jobs as job_store
 from computepool.hub.store import receipts as store
 from computepool.hub.store.connect import Pool
 from computepool.hub.store.events import NewEvent
-from computepool.hub.store.receipts import ReceiptState, StoredReceipt
-
-RECEIPT_TYPE = "computepool-receipt+jwt"
-CLOCK_LEEWAY_SECONDS = 600
-REASON_LENGTH_MAX = 200
+from computepool.hub.store.jobs import Job
+from computepool.hub.store.receipts import ReceiptState, SignedResult
+from computepool.receipts import find_fault
 
 
 async def verify_receipts(pool: Pool, *, hub_id: UUID, limit: int) -> int:
@@ -28,7 +25,12 @@ async def verify_receipts(pool: Pool, *, hub_id: UUID, limit: int) -> int:
         if not receipts:
             return 0
         covered = await store.list_covered(conn, [receipt.id for receipt in receipts])
-        faults = {r.id: find_fault(r, covered.get(r.id, {}), hub_id=hub_id) for r in receipts}
+        faults = {
+            r.id: find_fault(
+                r.token, covered.get(r.id, {}), node_id=r.node_id, public_key=r.public_key, hub_id=hub_id
+            )
+            for r in receipts
+        }
         states = {id: ReceiptState.REFUSED if fault else ReceiptState.VERIFIED for id, fault in faults.items()}
         await store.set_states(conn, states)
         refused = [receipt for receipt in receipts if faults[receipt.id]]
@@ -48,30 +50,19 @@ async def is_overdue(pool: Pool, *, seconds: float) -> bool:
         return await store.has_unverified(conn, seconds=seconds)
 
 
-def find_fault(receipt: StoredReceipt, results: Mapping[AttemptId, bytes], *, hub_id: UUID) -> str | None:
-    """Why the receipt does not vouch for all of these results, or nothing."""
-    try:
-        if jwt.get_unverified_header(receipt.token).get("typ") != RECEIPT_TYPE:
-            return f"its typ is not {RECEIPT_TYPE}"
-        claims = jwt.decode(
-            receipt.token,
-            Ed25519PublicKey.from_public_bytes(receipt.public_key),
-            algorithms=["EdDSA"],
-            audience=str(hub_id),
-            issuer=str(receipt.node_id),
-            # A home PC's clock may run ahead; what the receipt says does not hang on the minute.
-            leeway=CLOCK_LEEWAY_SECONDS,
-        )
-    except Exception as error:
-        # Whatever it is: a node may sign what it likes, and one that cannot be judged must not hold up the others.
-        # Nor may its own words: some of what JSON can say, the database cannot store.
-        words = str(error).encode("ascii", "replace").decode().replace("\0", "?")
-        return f"it does not hold: {words[:REASON_LENGTH_MAX]}"
-    missing = [id for id, sha256 in results.items() if _read_result(claims, id) != sha256.hex()]
-    return f"it says nothing of attempt {missing[0]}, or something else" if missing else None
+async def list_signed(
+    pool: Pool, caller: AccountCaller, job_id: JobId, *, after: int, limit: int
+) -> tuple[Job, list[SignedResult]]:
+    """What nodes have signed for a job's results, of whole slices behind `after`.
 
-
-def _read_result(claims: Mapping[str, Any], attempt_id: AttemptId) -> str | None:
-    results = claims.get("results")
-    result = results.get(str(attempt_id)) if isinstance(results, dict) else None
-    return result.get("result_sha256") if isinstance(result, dict) else None
+    Its submitter sees all of it, an owner what their own nodes have signed.
+    """
+    async with pool.acquire() as conn:
+        job = await job_store.find_job(conn, job_id)
+        sees_all = job is not None and (job.account_id == caller.account_id or Role.OPERATOR in caller.roles)
+        owner_id = None if sees_all else caller.account_id
+        if job is None or (
+            owner_id is not None and not await store.has_signed(conn, job_id=job_id, owner_id=owner_id)
+        ):
+            raise NotFound("There is no such job.")
+        return job, await store.list_signed(conn, job_id=job_id, owner_id=owner_id, after=after, limit=limit)

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from computepool.core.ids import AccountId
+from computepool.core.ids import AccountId, AttemptId
 from computepool.core.ledger import verbs
 from computepool.core.ledger.dispute import DisputeOrigin
 from computepool.core.ledger.earning import Earning, EarningState
 from computepool.core.ledger.refusal import Refusal, RefusalCode
 from computepool.core.ledger.transfer import Posting
+from computepool.core.trust.release import find_pay_wait
 from computepool.hub.services.disputes import freeze_earnings
 from computepool.hub.store import credits as store
 from computepool.hub.store import hub as hub_store
@@ -31,6 +32,8 @@ class Released:
     attempt_count: int = 0
     microcredits: int = 0
     owner_ids: frozenset[AccountId] = frozenset()
+    # Looked at, and waiting for something other than their holdback.
+    put_off_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +48,17 @@ async def release_due(pool: Pool, *, limit: int) -> Released:
     """So many attempts at most. Several hubs may do it at once: each earning is locked by one of them.
 
     What must not be released, because its receipt does not hold or the books refuse it, is in dispute from then on:
-    it would stand before all others for ever.
+    it would stand before all others for ever. What waits for its node is put off for the same reason.
     """
     async with pool.acquire() as conn, conn.transaction():
         now = await hub_store.get_now(conn)
-        due = await store.take_due(conn, now=now, limit=limit)
+        taken = await store.take_due(conn, now=now, limit=limit)
+        put_off = _list_put_off(taken, now)
+        if put_off:
+            await store.put_off(conn, put_off)
+        due = [one for one in taken if one.earning.attempt_id not in put_off]
         if not due:
-            return Released()
+            return Released(put_off_count=len(put_off))
         refused_receipts = [one.earning for one in due if one.receipt_refused]
         await freeze_earnings(
             conn, refused_receipts, origin=DisputeOrigin.RECEIPT, reason="the node's receipt does not hold"
@@ -65,7 +72,18 @@ async def release_due(pool: Pool, *, limit: int) -> Released:
         attempt_count=len(due),
         microcredits=sum(earning.owner_microcredits for earning in kept),
         owner_ids=frozenset(earning.owner_id for earning in kept),
+        put_off_count=len(put_off),
     )
+
+
+def _list_put_off(taken: Iterable[DueEarning], now: datetime) -> dict[AttemptId, datetime]:
+    """What waits for its node, and when to look again. A receipt that does not hold waits for nothing."""
+    put_off = {}
+    for one in taken:
+        wait = find_pay_wait(one.trust, is_checked=one.is_checked, earned_at=one.earned_at, now=now)
+        if wait is not None and not one.receipt_refused:
+            put_off[one.earning.attempt_id] = wait.next_look(now)
+    return put_off
 
 
 def _list_portions(due: Iterable[DueEarning], now: datetime) -> list[_Portion]:

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
@@ -49,9 +49,13 @@ from computepool.core.networks.run import (
     StepsRejected,
 )
 from computepool.core.networks.spec import NetworkSpec
+from computepool.core.trust.standing import record_bugged
+from computepool.hub.services import standings
 from computepool.hub.services.disputes import take_back
+from computepool.hub.store import hub as hub_store
 from computepool.hub.store import run_audits as audit_store
 from computepool.hub.store import runs as run_store
+from computepool.hub.store import validation as trust_store
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.run_audits import AuditRow
 from computepool.hub.store.runs import DataItem, NewLine, Part
@@ -320,17 +324,26 @@ async def write_rejection(
     loose: list[bytes] = []
     for effect in effects:
         loose += await audit_store.delete_checkpoints_after(conn, run_id, effect.step)
-    lines = []
+    lines, wrong = [], set()
     for row in rows:
         await audit_store.insert_audit(conn, row)
         lines.append(to_line(row))
         if row.outcome is AuditOutcome.WRONG:
-            outcomes = await audit_store.list_outcomes(conn, row.node_id, limit=WRONG_WINDOW)
-            if is_bugged(outcomes):
-                await audit_store.set_bugged(conn, row.node_id, run_id=run_id)
-                log.warning("node_bugged node_id=%s run_id=%s", row.node_id, run_id)
+            wrong.add(row.node_id)
+    if wrong:
+        await _judge_nodes(conn, wrong)
     await run_store.insert_lines(conn, run_id, lines)
     return loose
+
+
+async def _judge_nodes(conn: Connection, node_ids: Collection[NodeId]) -> None:
+    """Too many wrong: bugged, for jobs as well. What a node has answered for once does not count again."""
+    now = await hub_store.get_now(conn)
+    for node_id, known in (await trust_store.lock_trust(conn, node_ids)).items():
+        since = known.since if known.bugged_count else None
+        if is_bugged(await audit_store.list_outcomes(conn, node_id, since=since, limit=WRONG_WINDOW)):
+            after, effects = record_bugged(known, now=now)
+            await standings.move(conn, node_id, known, after, effects)
 
 
 async def lower_pay(conn: Connection, run_id: RunId, effects: Iterable[ForgetSteps]) -> list[ForgetSteps]:

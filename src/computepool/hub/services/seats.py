@@ -145,7 +145,7 @@ async def submit_seats(
         request_sha256=request_sha256,
         reserve_microcredits=reserve,
     )
-    inserted = await job_store.insert_jobs(conn, [job], [], prices.terms, lease_seconds=0.0)
+    inserted = await job_store.insert_jobs(conn, [job], [], rate_card_version=prices.card.version, lease_seconds=0.0)
     if job.id not in inserted.created_at:
         # Its twin was written at this very moment.
         twin = await _find_twin(conn, account_id, key or "", request_sha256)
@@ -256,6 +256,7 @@ def _to_candidate(free: FreePNode, now: datetime) -> Candidate:
         price_microcredits_per_hour=free.floor_microcredits_per_hour,
         reliability=reliability_bound(free.reliability, now=now),
         declared_tflops=free.declared_tflops,
+        serving_since=free.serving_since,
     )
 
 
@@ -310,13 +311,14 @@ async def lease_seats(
             slot=pnode.slot,
             expected_seconds=min(EXPECTED_SECONDS_MAX, float(terms.hours * SECONDS_PER_HOUR)),
             rate_microcredits_per_hour=prices.rate(candidates[pnode.node_id, pnode.slot], ceiling, account_id),
+            terms=prices.agree(candidates[pnode.node_id, pnode.slot]),
             pooled=candidates[pnode.node_id, pnode.slot].slot.welcome is not None,
         )
         for seat, pnode in chosen.items()
         if slice_indexes[seat] in heads
     }
     inserted = await attempt_store.insert_leases(
-        conn, list(planned.values()), prices.terms, lease_seconds=lease_seconds
+        conn, list(planned.values()), rate_card_version=prices.card.version, lease_seconds=lease_seconds
     )
     await run_store.mark_seats(conn, inserted)
     given = {seat: grant for seat, grant in planned.items() if grant.id in inserted}

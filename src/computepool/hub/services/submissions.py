@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
+from uuid import UUID
 
 import msgspec
-from msgspec.structs import astuple
 
 from computepool import clock, entropy
 from computepool.core.errors import (
@@ -22,18 +22,13 @@ from computepool.core.errors import (
     LimitExceeded,
 )
 from computepool.core.ids import AccountId, AttemptId, JobId, ShapeId
+from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.spec import (
-    BY_THE_SECOND,
-    SCRIPT_FILE_NAME,
-    InputFile,
-    JobPrice,
     JobSpec,
-    Requirements,
     find_class_refusal,
     list_faults,
 )
 from computepool.core.jobs.state import JobState
-from computepool.core.jobs.wants import list_wants
 from computepool.core.ledger import verbs
 from computepool.core.ledger.amount import AMOUNT_MAX
 from computepool.core.ledger.charging import PriceMode
@@ -46,10 +41,12 @@ from computepool.core.placement.scorers import Candidate
 from computepool.core.placement.shape import Shape, to_shape
 from computepool.core.placement.weights import Split
 from computepool.hub.services.callers import AccountCaller
+from computepool.hub.services.job_specs import to_spec
 from computepool.hub.services.leases import GRANTS_MAX, Leases, Order, size_order
 from computepool.hub.services.prices import PriceBook
 from computepool.hub.store import accounts as account_store
 from computepool.hub.store import artifacts as artifact_store
+from computepool.hub.store import job_secrets as secret_store
 from computepool.hub.store import jobs as job_store
 from computepool.hub.store import ledger
 from computepool.hub.store import shapes as shape_store
@@ -68,11 +65,11 @@ ALLOWANCE_SECONDS = 5.0
 ALLOWANCES_REMEMBERED_MAX = 50_000
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(NamedTuple):
     """A checked request to run something, on its way into the database."""
 
     account_id: AccountId
+    # As it is stored and shown: without the values of secrets.
     request: wire.JobSpec
     spec: JobSpec
     shape: Shape
@@ -119,11 +116,19 @@ class Submitted:
 
 
 def check_submission(
-    caller: AccountCaller, request: wire.JobSpec, prices: PriceBook, *, idempotency_key: str | None
+    caller: AccountCaller,
+    request: wire.JobSpec,
+    prices: PriceBook,
+    *,
+    idempotency_key: str | None,
+    secrets_isolation: IsolationLevel = IsolationLevel.CONTAINER,
 ) -> Submission:
     """Everything that can be said about a request without looking anything up."""
-    spec = _to_spec(request)
-    faults = [*list_faults(spec, now=clock.now()), *_list_kind_faults(request.kind, prices)]
+    spec = to_spec(request)
+    faults = [
+        *list_faults(spec, now=clock.now(), secrets_isolation=secrets_isolation),
+        *_list_kind_faults(request.kind, prices),
+    ]
     if faults:
         raise InvalidSpec("The job cannot be taken: " + "; ".join(faults) + ".", faults=faults)
     refusal = find_class_refusal(spec.priority_class, caller.priority_class_max)
@@ -144,7 +149,7 @@ def check_submission(
             "lower ceiling or wall limit, or submit fewer slices.",
             faults=["the job could cost more than any job may"],
         )
-    return Submission(caller.account_id, request, spec, shape, reserve, idempotency_key, fixed)
+    return Submission(caller.account_id, _hide_secrets(request), spec, shape, reserve, idempotency_key, fixed)
 
 
 class Submissions:
@@ -208,11 +213,14 @@ class Submissions:
                 newborn.give_back_jobs(unpaid.job_ids)
 
     async def _insert(self, conn: Connection, jobs: Sequence[NewJob], grants: Sequence[Grant]) -> Inserted:
-        """Jobs and what they hold, at once or not at all."""
-        if not any(job.reserve_microcredits for job in jobs):
+        """Jobs, their secrets and what they hold, at once or not at all."""
+        if not any(job.reserve_microcredits or job.sealed for job in jobs):
             return await self._insert_rows(conn, jobs, grants)
         async with conn.transaction():
             inserted = await self._insert_rows(conn, jobs, grants)
+            sealed = {job.id: job.sealed for job in jobs if job.sealed and job.id in inserted.created_at}
+            if sealed:
+                await secret_store.insert_secrets(conn, sealed)
             holds = [_to_hold(job) for job in jobs if job.id in inserted.created_at and job.reserve_microcredits]
             outcomes = await ledger.post(conn, holds, writes_jobs=False)
             pairs = zip(holds, outcomes, strict=True)
@@ -223,8 +231,19 @@ class Submissions:
 
     async def _insert_rows(self, conn: Connection, jobs: Sequence[NewJob], grants: Sequence[Grant]) -> Inserted:
         return await job_store.insert_jobs(
-            conn, jobs, grants, self._leases.prices.terms, lease_seconds=self._lease_seconds
+            conn,
+            jobs,
+            grants,
+            rate_card_version=self._leases.prices.card.version,
+            lease_seconds=self._lease_seconds,
         )
+
+    def forget_account(self, account_id: UUID) -> None:
+        """It was frozen, or freed, or has got other limits: it is asked for anew."""
+        self._allowances.pop(AccountId(account_id), None)
+
+    def forget_accounts(self) -> None:
+        self._allowances.clear()
 
     # What is looked up before
 
@@ -322,17 +341,19 @@ class Submissions:
             request_sha256=_digest(request) if submission.idempotency_key is not None else None,
             reserve_microcredits=submission.reserve_microcredits,
             slice_base_microcredits=submission.slice_price.base_microcredits if submission.slice_price else None,
+            sealed=self._leases.seal(job_id, spec.secrets),
+            verify=spec.checked_by,
         )
 
     def _remember(self, job: NewJob, submission: Submission) -> None:
         order = Order(
             job.account_id,
             submission.request,
-            job.slice_count,
             job.wall_seconds,
             Wish(job.prefer, job.weight_set),
-            size_order(len(job.spec)),
+            size_order(len(job.spec) + len(job.sealed or b"")),
             slice_price=submission.slice_price,
+            sealed=job.sealed,
         )
         self._leases.remember(job.id, order)
 
@@ -520,6 +541,7 @@ def _to_job(job: NewJob, submission: Submission, created_at: datetime, leased_co
         slice_base_microcredits=job.slice_base_microcredits,
         leased_count=leased_count,
         running_count=0,
+        verify=job.verify,
     )
 
 
@@ -531,42 +553,11 @@ def _digest(request: wire.JobSpec) -> bytes:
     return hashlib.sha256(msgspec.json.encode(request, order="deterministic")).digest()
 
 
-def _to_spec(request: wire.JobSpec) -> JobSpec:
-    command = request.command
-    if request.script is not None and not command:
-        command = ("python3", SCRIPT_FILE_NAME)
-    return JobSpec(
-        name=request.name,
-        command=command,
-        script=request.script,
-        files=tuple(InputFile(f.path, f.sha256, f.size_bytes, f.executable) for f in request.files),
-        env=request.env,
-        requirements=_to_requirements(request),
-        slice_count=request.slice_count,
-        retries=request.retries,
-        wall_seconds=request.wall_seconds,
-        priority=request.priority,
-        expires_at=request.expires_at,
-        priority_class=request.priority_class,
-        prefer=request.prefer,
-        deadline_at=request.deadline_at,
-        image=request.image,
-        packages=request.packages,
-        egress=request.egress,
-        checkpoint_seconds=request.checkpoint_seconds,
-        price=BY_THE_SECOND if request.price is wire.BY_THE_SECOND else JobPrice(*astuple(request.price)),
-    )
-
-
-def _to_requirements(request: wire.JobSpec) -> Requirements:
-    fields: tuple[Any, ...] = astuple(request.requirements)
-    wants = list_wants(
-        image=request.image,
-        egress=request.egress,
-        packages=request.packages,
-        isolation=request.requirements.isolation,
-    )
-    return Requirements(*(*fields, request.kind, request.wall_seconds, None, wants))
+def _hide_secrets(request: wire.JobSpec) -> wire.JobSpec:
+    """The names stay: they tell what the job was given, and a repeated submit from another one."""
+    if not request.secrets:
+        return request
+    return msgspec.structs.replace(request, secrets=dict.fromkeys(sorted(request.secrets), ""))
 
 
 def _list_kind_faults(kind: str, prices: PriceBook) -> list[str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import NamedTuple
 
 from computepool.core.ids import AccountId, AttemptId, JobId, NodeId, SlotName
 from computepool.core.jobs.cause import Cause
@@ -37,8 +37,7 @@ from computepool.hub.store.slices import SliceKey
 _ENDS = (SliceState.SUCCEEDED, SliceState.FAILED, SliceState.CANCELLED)
 
 
-@dataclass(frozen=True, slots=True)
-class EndedAttempt:
+class EndedAttempt(NamedTuple):
     """An attempt that has left its slot: what fair shares and reputations are counted by."""
 
     attempt_id: AttemptId
@@ -109,7 +108,7 @@ class Snapshot:
         for attempt in decision.attempts:
             self.attempts[attempt.id] = attempt
             self._changed[attempt.id] = attempt
-            if attempt.state is AttemptState.SUCCEEDED:
+            if attempt.state is AttemptState.SUCCEEDED and decision.slice.state is SliceState.SUCCEEDED:
                 self._accepted[key] = attempt.id
         if report is not None:
             self._reports[decision.attempts[0].id] = report
@@ -193,8 +192,17 @@ class Snapshot:
         )
 
     def _list_charges(self) -> dict[AttemptId, Charge]:
-        found = ((id, self._charge(attempt, self._reports.get(id))) for id, attempt in self._changed.items())
+        found = (
+            (id, self._charge(attempt, self._reports.get(id)))
+            for id, attempt in self._changed.items()
+            if not self._is_withheld(attempt)
+        )
         return {id: charge for id, charge in found if charge is not None}
+
+    def _is_withheld(self, attempt: Attempt) -> bool:
+        """Its result is paid for when it is known to be right; until then its slice stays covered."""
+        withheld = self.slices[attempt.job_id, attempt.slice_index].state is SliceState.VERIFYING
+        return withheld and attempt.state is AttemptState.SUCCEEDED
 
     def _charge(self, attempt: Attempt, report: ReportRow | None) -> Charge | None:
         assert self.now is not None
@@ -225,14 +233,13 @@ class Snapshot:
         succeeded, failed, cancelled = (len(by_state.get(state, ())) for state in _ENDS)
         if not succeeded + failed + cancelled:
             return job
-        counted = replace(
-            job,
+        counted = job._replace(
             succeeded_count=job.succeeded_count + succeeded,
             failed_count=job.failed_count + failed,
             cancelled_count=job.cancelled_count + cancelled,
             run_seconds_sum=job.run_seconds_sum + self._sum_run_seconds(by_state),
         )
-        return replace(counted, state=_derive_state(counted))
+        return counted._replace(state=_derive_state(counted))
 
     def _sum_run_seconds(self, by_state: dict[SliceState, list[Slice]]) -> float:
         ids = [self._accepted.get((s.job_id, s.index)) for s in by_state.get(SliceState.SUCCEEDED, ())]

@@ -16,11 +16,9 @@ from computepool.hub.services import jobs as job_service
 from computepool.hub.services import nodes as node_service
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.store import hub as hub_store
-from computepool.hub.store import run_audits as audit_store
 from computepool.hub.store import views as store
 from computepool.hub.store.connect import Pool
 from computepool.hub.store.live import FeedEvent
-from computepool.hub.store.run_audits import BuggedNode, WrongSpan
 from computepool.hub.store.views import DeskCounts, Hold, NodeDay, PlacedAttempt, Step
 
 PAGE_MAX = 500
@@ -28,8 +26,6 @@ RANGES_MAX = 20_000
 DAYS_MAX = 92
 STEPS_MAX = 200
 COUNTED_MAX = 100_000
-# Of one node: enough to see what it does wrong.
-EVIDENCE_MAX = 10
 # How many events one page of a search looks through.
 SEARCHED_IDS_MAX = 50_000
 
@@ -150,17 +146,6 @@ async def search_events(
         )
     following = events[-1].id if len(events) == limit else before - SEARCHED_IDS_MAX
     return Found(events, following if following > 1 else None)
-
-
-async def list_bugged(
-    pool: Pool, *, before: NodeId | None, limit: int
-) -> tuple[list[tuple[BuggedNode, list[WrongSpan]]], NodeId | None]:
-    """Nodes that audits of networks found wrong, newest first, what they got wrong, and where the list goes on."""
-    async with pool.acquire() as conn:
-        found = await audit_store.list_bugged(conn, before=before, limit=limit)
-        spans = await audit_store.list_wrong_spans(conn, {each.node_id for each in found}, limit=EVIDENCE_MAX)
-    following = found[-1].node_id if len(found) == limit else None
-    return [(each, spans[each.node_id]) for each in found], following
 
 
 async def count_desk(pool: Pool) -> tuple[DeskCounts, float]:

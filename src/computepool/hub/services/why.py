@@ -69,11 +69,12 @@ _TELLING = {
     (SliceState.FAILED, True): 0,
     (SliceState.FAILED, False): 1,
     (SliceState.QUEUED, True): 2,
-    (SliceState.RUNNING, True): 3,
-    (SliceState.LEASED, True): 4,
-    (SliceState.SUCCEEDED, True): 5,
-    (SliceState.CANCELLED, True): 6,
-    (SliceState.CANCELLED, False): 7,
+    (SliceState.VERIFYING, True): 3,
+    (SliceState.RUNNING, True): 4,
+    (SliceState.LEASED, True): 5,
+    (SliceState.SUCCEEDED, True): 6,
+    (SliceState.CANCELLED, True): 7,
+    (SliceState.CANCELLED, False): 8,
 }
 
 

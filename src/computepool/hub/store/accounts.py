@@ -37,6 +37,8 @@ class Account:
     fair_weight: float
     # The highest class that its jobs may ask for.
     priority_class_max: PriorityClass
+    # How many new nodes it may bring in 30 days, by the operator's word; None: as many as others.
+    new_nodes_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ async def change_account(
     calls_per_minute_max: int | None = None,
     fair_weight: float | None = None,
     priority_class_max: PriorityClass | None = None,
+    new_nodes_max: int | None = None,
 ) -> None:
     await _q.change_account(
         conn,
@@ -137,6 +140,7 @@ async def change_account(
         calls_per_minute_max=calls_per_minute_max,
         fair_weight=fair_weight,
         priority_class_max=priority_class_max,
+        new_nodes_max=new_nodes_max,
     )
 
 

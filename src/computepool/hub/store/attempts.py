@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -24,8 +24,7 @@ from computepool.hub.store.slices import SliceKey
 _q = load_queries("attempts")
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """A lease to be written."""
 
     id: AttemptId
@@ -39,6 +38,7 @@ class Grant:
     expected_seconds: float
     # The price that is agreed with it: by the hour, or for the whole slice.
     rate_microcredits_per_hour: int | None
+    terms: LeaseTerms
     slice_price_microcredits: int | None = None
     # The slot is lent to a private pool, at its owner's price.
     pooled: bool = False
@@ -55,8 +55,7 @@ class Standing:
     slice_state: SliceState
 
 
-@dataclass(frozen=True, slots=True)
-class LockedAttempt:
+class LockedAttempt(NamedTuple):
     attempt: Attempt
     leased_at: datetime
     expires_at: datetime
@@ -80,13 +79,11 @@ class Locked:
     now: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class JobCounts:
+class JobCounts(NamedTuple):
     """A job's row while it is locked: what its slices have come to."""
 
     id: JobId
     account_id: AccountId
-    name: str
     slice_count: int
     succeeded_count: int
     failed_count: int
@@ -123,8 +120,7 @@ class HeldAttempt:
     newest_number: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReportRow:
+class ReportRow(NamedTuple):
     """What a node said of an attempt's end. What is None leaves the row as it is."""
 
     exit_code: int | None = None
@@ -140,8 +136,7 @@ class ReportRow:
 _NO_REPORT = ReportRow()
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiptRow:
+class ReceiptRow(NamedTuple):
     id: UUID
     node_id: NodeId
     token: str
@@ -189,7 +184,7 @@ class AttemptRow:
 
 
 async def insert_leases(
-    conn: Connection, grants: Sequence[Grant], terms: LeaseTerms, *, lease_seconds: float
+    conn: Connection, grants: Sequence[Grant], *, rate_card_version: str, lease_seconds: float
 ) -> set[AttemptId]:
     """The ids that were really inserted; the others met a live attempt on their slice or slot."""
     rows = _q.insert_leases(
@@ -205,10 +200,10 @@ async def insert_leases(
         rates=to_array([g.rate_microcredits_per_hour for g in grants]),
         slice_prices=to_sparse_array([g.slice_price_microcredits for g in grants]),
         pooled=to_sparse_array([g.pooled or None for g in grants]),
+        fee_ppms=to_array([g.terms.fee_ppm for g in grants]),
+        holdbacks=to_array([g.terms.holdback_seconds for g in grants]),
         lease_seconds=lease_seconds,
-        rate_card_version=terms.rate_card_version,
-        fee_ppm=terms.fee_ppm,
-        holdback_seconds=terms.holdback_seconds,
+        rate_card_version=rate_card_version,
     )
     return {row["id"] async for row in rows}
 
@@ -278,15 +273,7 @@ async def apply_changes(conn: Connection, changes: Changes) -> None:
         states=to_array([a.state for a in attempts]),
         causes=to_array([a.cause for a in attempts]),
         report_sha256s=to_bytes_array([a.report_sha256 for a in attempts]),
-        exit_codes=to_array([r.exit_code for r in reports]),
-        messages=to_text_array([r.message for r in reports]),
-        run_seconds=to_array([r.run_seconds for r in reports]),
-        cpu_seconds=to_array([r.cpu_seconds for r in reports]),
-        memory_bytes_peaks=to_array([r.memory_bytes_peak for r in reports]),
-        # As text: a list of lists would be taken for an array of two dimensions.
-        outputs=to_text_array([msgspec.json.encode(r.outputs).decode() if r.outputs else None for r in reports]),
-        result_sha256s=to_bytes_array([r.result_sha256 for r in reports]),
-        receipt_ids=to_array([r.receipt_id for r in reports]),
+        **list_report_columns(reports),
         charged=to_array([c.total_microcredits if c else None for c in charges]),
         fees=to_array([c.fee_microcredits if c else None for c in charges]),
         slice_job_ids=to_array([s.job_id for s in slices]),
@@ -305,21 +292,43 @@ async def apply_changes(conn: Connection, changes: Changes) -> None:
         run_seconds_sums=to_array([j.run_seconds_sum for j in jobs]),
         held_remaining=to_array([j.held_remaining for j in jobs]),
         job_charged=to_array([j.charged_microcredits for j in jobs]),
-        kept_receipt_ids=to_array([r.id for r in receipts]),
-        receipt_node_ids=to_array([r.node_id for r in receipts]),
-        receipt_tokens=to_text_array([r.token for r in receipts]),
-        event_kinds=to_text_array([e.kind for e in events]),
-        event_account_ids=to_array([e.account_id for e in events]),
-        event_job_ids=to_array([e.job_id for e in events]),
-        event_bodies=to_text_array([msgspec.json.encode(e.body).decode() for e in events]),
+        **list_record_columns(receipts, events),
     )
+
+
+def list_report_columns(reports: Sequence[ReportRow]) -> dict[str, str]:
+    """What nodes said of the ends of attempts, as the parameters that every statement which writes it has."""
+    return {
+        "exit_codes": to_array([r.exit_code for r in reports]),
+        "messages": to_text_array([r.message for r in reports]),
+        "run_seconds": to_array([r.run_seconds for r in reports]),
+        "cpu_seconds": to_array([r.cpu_seconds for r in reports]),
+        "memory_bytes_peaks": to_array([r.memory_bytes_peak for r in reports]),
+        # As text: a list of lists would be taken for an array of two dimensions.
+        "outputs": to_text_array([msgspec.json.encode(r.outputs).decode() if r.outputs else None for r in reports]),
+        "result_sha256s": to_bytes_array([r.result_sha256 for r in reports]),
+        "receipt_ids": to_array([r.receipt_id for r in reports]),
+    }
+
+
+def list_record_columns(receipts: Sequence[ReceiptRow], events: Sequence[NewEvent]) -> dict[str, str]:
+    """What is kept beside: receipts and events."""
+    return {
+        "kept_receipt_ids": to_array([r.id for r in receipts]),
+        "receipt_node_ids": to_array([r.node_id for r in receipts]),
+        "receipt_tokens": to_text_array([r.token for r in receipts]),
+        "event_kinds": to_text_array([e.kind for e in events]),
+        "event_account_ids": to_array([e.account_id for e in events]),
+        "event_job_ids": to_array([e.job_id for e in events]),
+        "event_bodies": to_text_array([msgspec.json.encode(e.body).decode() for e in events]),
+    }
 
 
 async def extend_leases(
     conn: Connection, held: Sequence[tuple[AttemptId, NodeId]], *, lease_seconds: float
 ) -> list[AttemptId]:
     """Waits for nobody; returns the live attempts that others had locked, which `extend_lease` takes one by one."""
-    ids, node_ids = [h[0] for h in held], [h[1] for h in held]
+    ids, node_ids = to_array([h[0] for h in held]), to_array([h[1] for h in held])
     return [
         row["id"] async for row in _q.extend_leases(conn, ids=ids, node_ids=node_ids, lease_seconds=lease_seconds)
     ]
@@ -330,7 +339,8 @@ async def extend_lease(conn: Connection, id: AttemptId, *, lease_seconds: float)
 
 
 async def list_unacknowledged(conn: Connection, held: Sequence[tuple[AttemptId, NodeId]]) -> list[AttemptId]:
-    rows = _q.list_unacknowledged(conn, ids=[h[0] for h in held], node_ids=[h[1] for h in held])
+    ids, node_ids = to_array([h[0] for h in held]), to_array([h[1] for h in held])
+    rows = _q.list_unacknowledged(conn, ids=ids, node_ids=node_ids)
     return [row["id"] async for row in rows]
 
 
@@ -359,7 +369,6 @@ def _to_counts(row: Any) -> JobCounts:
     return JobCounts(
         id=row["counted_job_id"],
         account_id=row["account_id"],
-        name=row["name"],
         slice_count=row["slice_count"],
         succeeded_count=row["succeeded_count"],
         failed_count=row["failed_count"],

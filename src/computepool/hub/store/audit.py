@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from computepool.core.ledger.accounts import AccountKind
@@ -17,7 +17,7 @@ _q = load_queries("audit")
 
 # Any constant will do, as long as every hub uses the same one.
 _ADVISORY_LOCK = 7_263_002
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)

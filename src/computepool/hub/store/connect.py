@@ -37,7 +37,10 @@ async def connect(dsn: str, *, command_seconds: float = COMMAND_SECONDS) -> Tran
     )
 
 
-async def create_pool(dsn: str, *, size_max: int, pooler: Pooler = Pooler.AUTO) -> Pool:
+async def create_pool(dsn: str, *, size_max: int, pooler: Pooler = Pooler.AUTO, keeps_plans: bool = False) -> Pool:
+    """`keeps_plans` is for the few statements that are run all day, with lists of any length: to plan them takes the
+    server longer than to run them, and left to itself it plans them anew for every list. What people ask, with one
+    filter or another, is planned for what they ask."""
     try:
         return await asyncpg.create_pool(
             _known_to_driver(dsn),
@@ -47,7 +50,7 @@ async def create_pool(dsn: str, *, size_max: int, pooler: Pooler = Pooler.AUTO) 
             command_timeout=COMMAND_SECONDS,
             init=_prepare,
             reset=_keep,
-            **(_behind_pooler() if await _finds_pooler(dsn, pooler) else _at_the_server()),
+            **(_behind_pooler() if await _finds_pooler(dsn, pooler) else _at_the_server(keeps_plans=keeps_plans)),
         )
     except asyncpg.ProtocolViolationError as error:
         if "startup parameter" not in str(error):
@@ -83,7 +86,7 @@ def _known_to_driver(dsn: str) -> str:
     return urlunsplit(parts._replace(query=urlencode(kept, safe="/,")))
 
 
-def _at_the_server() -> dict[str, Any]:
+def _at_the_server(*, keeps_plans: bool) -> dict[str, Any]:
     return {
         "server_settings": {
             "application_name": APPLICATION_NAME,
@@ -92,6 +95,7 @@ def _at_the_server() -> dict[str, Any]:
             "enable_seqscan": "off",
             # Our statements take less time than it does to compile them.
             "jit": "off",
+            **({"plan_cache_mode": "force_generic_plan"} if keeps_plans else {}),
         }
     }
 

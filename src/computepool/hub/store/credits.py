@@ -8,12 +8,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from computepool.core.ids import AccountId, AttemptId
+from computepool.core.ids import AccountId, AttemptId, NodeId
 from computepool.core.ledger.earning import Earning, EarningState
 from computepool.core.ledger.make_good import Superseded
+from computepool.core.trust.standing import NodeTrust
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.queries import load_queries
 from computepool.hub.store.records import read_record
+from computepool.hub.store.validation import to_trust
 
 _q = load_queries("credits")
 
@@ -23,6 +25,11 @@ class DueEarning:
     earning: Earning
     # The node's receipt was looked at and does not hold.
     receipt_refused: bool
+    # When its attempt ended, and whether its result is one that is compared with others'.
+    earned_at: datetime
+    is_checked: bool
+    # Of its node.
+    trust: NodeTrust
 
 
 async def take_due(conn: Connection, *, now: datetime, limit: int) -> list[DueEarning]:
@@ -40,6 +47,22 @@ async def change_earnings(conn: Connection, ids: Iterable[UUID], state: EarningS
     await _q.change_earnings(conn, ids=list(ids), state=state)
 
 
+async def put_off(conn: Connection, look_at: Mapping[AttemptId, datetime]) -> None:
+    """By attempt: when to look again. Their pay waits for something other than the holdback."""
+    await _q.put_off(conn, ids=list(look_at), look_at=list(look_at.values()))
+
+
+async def take_up(conn: Connection, node_id: NodeId, *, limit: int) -> None:
+    """What was put off of this node's pay is due again."""
+    await _q.take_up(conn, node_id=node_id, limit_count=limit)
+
+
+async def sum_waiting(conn: Connection, node_id: NodeId) -> tuple[int, int]:
+    """Of how many attempts the pay waits although its holdback is over, and how much it is."""
+    row = await _q.sum_waiting(conn, node_id=node_id)
+    return row["count"], row["microcredits"]
+
+
 async def take_superseded(conn: Connection, *, limit: int) -> list[Superseded]:
     """Whose time nobody has made good yet, oldest first. Locked."""
     return [read_record(Superseded, row) async for row in _q.take_superseded(conn, limit_count=limit)]
@@ -54,7 +77,7 @@ async def list_debtors(conn: Connection, *, limit: int) -> list[AccountId]:
 
 
 def _read_due(row: Any) -> DueEarning:
-    return DueEarning(_read_earning(row), row["receipt_refused"])
+    return read_record(DueEarning, row, earning=_read_earning(row), trust=to_trust(row))
 
 
 def _read_earning(row: Any) -> Earning:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from computepool.core.ids import AccountId, JobId, NodeId
@@ -14,14 +14,15 @@ from computepool.hub.store.queries import load_queries
 
 _q = load_queries("events")
 
+_NOTHING: Mapping[str, Any] = {}
 
-@dataclass(frozen=True, slots=True)
-class NewEvent:
+
+class NewEvent(NamedTuple):
     kind: str
     account_id: AccountId | None = None
     job_id: JobId | None = None
     node_id: NodeId | None = None
-    body: dict[str, Any] = field(default_factory=dict)
+    body: Mapping[str, Any] = _NOTHING
 
 
 @dataclass(frozen=True, slots=True)

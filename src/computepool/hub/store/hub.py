@@ -57,6 +57,15 @@ async def retire_keys(conn: Connection, *, kids: list[str], retire_seconds: floa
     await _q.retire_keys(conn, kids=kids, retire_seconds=retire_seconds)
 
 
+async def revoke_key(conn: Connection, *, kid: str) -> None:
+    await _q.revoke_key(conn, kid=kid)
+
+
+async def keep_key(conn: Connection, *, kid: str) -> None:
+    """It signs from now on, whatever was planned for it."""
+    await _q.keep_key(conn, kid=kid)
+
+
 async def get_now(conn: Connection) -> datetime:
     now: datetime = await _q.get_now(conn)
     return now

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from computepool.core.ids import AccountId, AttemptId, JobId, RunId, ShapeId
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import JobState
-from computepool.core.ledger.charging import LeaseTerms
 from computepool.core.placement.price import SlicePrice
 from computepool.core.placement.weights import Preference
+from computepool.core.trust.validation import Verify
 from computepool.hub.store.arrays import to_array, to_bytes_array, to_sparse_array, to_text_array
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Connection
@@ -22,8 +22,7 @@ from computepool.hub.store.queries import load_queries
 _q = load_queries("jobs")
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     id: JobId
     account_id: AccountId
     name: str
@@ -58,34 +57,40 @@ class Job:
     run_id: RunId | None = None
     # The oldest work of a live attempt that no checkpoint holds.
     at_risk_since: datetime | None = None
+    # How its results are checked; None: they are not.
+    verify: Verify | None = None
+    # Runs of it that should have agreed did not: nothing can be said of its results.
+    nondeterministic: bool = False
+    # It runs one slice of another job again, to check the result of this attempt.
+    checks_attempt_id: AttemptId | None = None
+    verifying_count: int = 0
 
     @property
     def slice_price(self) -> SlicePrice | None:
         return to_slice_price(self.slice_base_microcredits, self.reserve_microcredits, self.wall_seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class JobOrder:
+class JobOrder(NamedTuple):
     """What an assignment needs to know of a job."""
 
     id: JobId
     account_id: AccountId
     spec: dict[str, Any]
-    slice_count: int
     wall_seconds: int
     prefer: Preference
     weight_set: str
     run_id: RunId | None
     slice_base_microcredits: int | None
     reserve_microcredits: int
+    # Its secrets, if it has any and is under way.
+    sealed: bytes | None
 
     @property
     def slice_price(self) -> SlicePrice | None:
         return to_slice_price(self.slice_base_microcredits, self.reserve_microcredits, self.wall_seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class NewJob:
+class NewJob(NamedTuple):
     """A job to be written, with all its slices. `spec` is JSON text."""
 
     id: JobId
@@ -107,6 +112,9 @@ class NewJob:
     # The most that a slice can cost; the job holds as much for each.
     reserve_microcredits: int
     slice_base_microcredits: int | None = None
+    # Its secrets.
+    sealed: bytes | None = None
+    verify: Verify | None = None
 
     @property
     def hold_microcredits(self) -> int:
@@ -130,7 +138,12 @@ class Inserted:
 
 
 async def insert_jobs(
-    conn: Connection, jobs: Sequence[NewJob], leases: Sequence[Grant], terms: LeaseTerms, *, lease_seconds: float
+    conn: Connection,
+    jobs: Sequence[NewJob],
+    leases: Sequence[Grant],
+    *,
+    rate_card_version: str,
+    lease_seconds: float,
 ) -> Inserted:
     """What is not in the answer has a key that was used before, or by a twin in the same batch."""
     rows = [
@@ -155,10 +168,9 @@ async def insert_jobs(
             request_sha256s=to_bytes_array([j.request_sha256 for j in jobs]),
             reserves=to_array([j.reserve_microcredits for j in jobs]),
             slice_bases=to_sparse_array([j.slice_base_microcredits for j in jobs]),
+            verifies=to_sparse_array([j.verify for j in jobs]),
             lease_seconds=lease_seconds,
-            rate_card_version=terms.rate_card_version,
-            fee_ppm=terms.fee_ppm,
-            holdback_seconds=terms.holdback_seconds,
+            rate_card_version=rate_card_version,
             attempt_ids=to_array([g.id for g in leases]),
             attempt_job_ids=to_array([g.job_id for g in leases]),
             attempt_slice_indexes=to_array([g.slice_index for g in leases]),
@@ -168,6 +180,8 @@ async def insert_jobs(
             rates=to_array([g.rate_microcredits_per_hour for g in leases]),
             slice_prices=to_sparse_array([g.slice_price_microcredits for g in leases]),
             pooled=to_sparse_array([g.pooled or None for g in leases]),
+            fee_ppms=to_array([g.terms.fee_ppm for g in leases]),
+            holdbacks=to_array([g.terms.holdback_seconds for g in leases]),
         )
     ]
     return Inserted(
@@ -228,5 +242,6 @@ def _to_job(row: Any) -> Job:
             "state": JobState(row["state"]),
             "priority_class": PriorityClass(row["priority_class"]),
             "prefer": Preference(row["prefer"]),
+            "verify": Verify(row["verify"]) if row["verify"] else None,
         }
     )

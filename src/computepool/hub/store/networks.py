@@ -10,7 +10,6 @@ from typing import Any
 from uuid import UUID
 
 from computepool.core.ids import AccountId, NetworkId, NodeId
-from computepool.core.networks.audit import BUGGED_SECONDS
 from computepool.core.networks.partition import Host
 from computepool.core.placement.slot import Slot
 from computepool.core.trust.reputation import Reliability
@@ -58,6 +57,8 @@ class FreePNode:
     # Of the data that was asked for.
     held_bytes: int
     reliability: Reliability
+    # Since when its node's service is clean; None: it has not passed probation.
+    serving_since: datetime | None = None
 
 
 async def insert_network(
@@ -195,7 +196,6 @@ async def list_free_pnodes(
         data_sha256s=list(data_bytes),
         data_sizes=list(data_bytes.values()),
         silence_seconds=silence_seconds,
-        bugged_seconds=BUGGED_SECONDS,
         limit_count=limit,
     )
     return [_to_free(row) async for row in rows]
@@ -220,6 +220,7 @@ def _to_free(row: Any) -> FreePNode:
         address=row["address"],
         held_bytes=row["held_bytes"],
         reliability=known,
+        serving_since=row["serving_since"],
     )
 
 

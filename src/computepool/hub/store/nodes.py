@@ -13,11 +13,14 @@ from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.market.offers import Schedule
 from computepool.core.nodes.state import NodeState
 from computepool.core.placement.slot import Slot, SlotKind
+from computepool.core.trust.identities import BAD_MEMORY, WINDOW, Origin
+from computepool.hub.store.arrays import to_array
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.offers import to_schedule
 from computepool.hub.store.queries import load_queries
 
 _q = load_queries("nodes")
+_ADVISORY_LOCK = 7_263_006
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class Node:
     floor_microcredits_per_hour: int
     # What jobs may have, in the words of core/jobs/wants.py.
     allows: tuple[str, ...]
+    # That it last called from, such as 93.184.216.0/24; None: unknown.
+    network: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,10 @@ class OfferedSlot:
     # Of its node; None: lent at all hours.
     schedule: Schedule | None = None
     owner_id: AccountId | None = None
+    # Its node gets no ordinary work, because of results that were wrong.
+    is_out: bool = False
+    # Since when its node's service is clean; None: it has not passed probation.
+    serving_since: datetime | None = None
 
 
 async def upsert_node(
@@ -80,6 +89,7 @@ async def upsert_node(
     agent_version: str,
     floor_microcredits_per_hour: int,
     allows: Sequence[str],
+    network: str | None = None,
 ) -> NodeId | None:
     """The node's id (the earlier one when the key is known), or None when the key is another owner's."""
     row = await _q.upsert_node(
@@ -95,6 +105,7 @@ async def upsert_node(
         agent_version=agent_version,
         floor_microcredits_per_hour=floor_microcredits_per_hour,
         allows=list(allows),
+        network=network,
     )
     return NodeId(row["id"]) if row else None
 
@@ -167,21 +178,58 @@ async def list_nodes(
 async def list_candidates(conn: Connection, node_ids: Iterable[NodeId]) -> list[OfferedSlot]:
     """The slots of these nodes with all that a round chooses by, except how reliable their nodes are."""
     rows = _q.list_candidates(conn, node_ids=sorted(node_ids))
-    return [
-        OfferedSlot(
-            to_slot(row, node_id=row["node_id"], name=row["name"]),
-            row["floor_microcredits_per_hour"],
-            row["speed_tflops"],
-            row["busy"],
-            to_schedule(row["hours"], row["zone"]),
-            row["owner_id"],
-        )
-        async for row in rows
-    ]
+    return [to_offered(row) async for row in rows]
+
+
+def to_offered(row: Any) -> OfferedSlot:
+    """Of the columns that list_candidates names."""
+    return OfferedSlot(
+        to_slot(row, node_id=row["node_id"], name=row["name"]),
+        row["floor_microcredits_per_hour"],
+        row["speed_tflops"],
+        row["busy"],
+        to_schedule(row["hours"], row["zone"]),
+        row["owner_id"],
+        row["is_out"],
+        row["serving_since"],
+    )
 
 
 async def set_allows(conn: Connection, *, id: NodeId, allows: Sequence[str]) -> None:
     await _q.set_allows(conn, id=id, allows=list(allows))
+
+
+async def set_network(conn: Connection, *, id: NodeId, network: str) -> None:
+    await _q.set_network(conn, id=id, network=network)
+
+
+async def has_key(conn: Connection, public_key: bytes) -> bool:
+    return bool(await _q.has_key(conn, public_key=public_key))
+
+
+async def lock_newcomers(conn: Connection) -> None:
+    """Until the end of the transaction nobody else counts new nodes, or two would both be the last that may come."""
+    await _q.lock_newcomers(conn, key=_ADVISORY_LOCK)
+
+
+async def find_owner_origin(conn: Connection, account_id: AccountId) -> Origin:
+    row = await _q.find_owner_origin(
+        conn,
+        account_id=account_id,
+        window_seconds=WINDOW.total_seconds(),
+        bad_seconds=BAD_MEMORY.total_seconds(),
+    )
+    return Origin(**row)
+
+
+async def find_network_origin(conn: Connection, network: str | None, *, limit: int | None) -> Origin:
+    """`limit` is that of the owner who asks, if the operator has set one. Of an unknown network nothing is known."""
+    if network is None:
+        return Origin(0)
+    row = await _q.find_network_origin(
+        conn, network=network, window_seconds=WINDOW.total_seconds(), bad_seconds=BAD_MEMORY.total_seconds()
+    )
+    return Origin(**row, limit=limit)
 
 
 async def set_state(conn: Connection, *, id: NodeId, state: NodeState) -> None:
@@ -193,7 +241,7 @@ async def set_boot(conn: Connection, *, id: NodeId, boot_id: UUID, past_boot_ids
 
 
 async def see_nodes(conn: Connection, ids: Iterable[NodeId]) -> None:
-    await _q.see_nodes(conn, ids=sorted(ids))
+    await _q.see_nodes(conn, ids=to_array(list(ids)))
 
 
 async def list_states(conn: Connection, ids: Iterable[NodeId]) -> dict[NodeId, NodeState]:

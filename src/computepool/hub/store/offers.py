@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -79,7 +79,7 @@ def to_schedule(hours: bytes | None, zone: str | None) -> Schedule | None:
     if found is None:
         # The hub that took it knew the zone. Lending at the wrong hour would be worse than not lending.
         log.warning("zone_unknown zone=%s", zone)
-        return Schedule(0, timezone.utc)
+        return Schedule(0, UTC)
     return Schedule(int.from_bytes(hours, "little"), found)
 
 

@@ -31,6 +31,8 @@ class PaidAttempt:
     release_at: datetime | None
     # When it ended; while it runs, when it was leased.
     counted_at: datetime
+    # Its result is one that is compared with others'.
+    is_checked: bool
     facts: PayFacts
     dispute: DisputeNote | None
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from uuid import UUID
 
 from computepool.core.ids import AccountId, AttemptId, NodeId, RunId
-from computepool.core.networks.audit import BUGGED_SECONDS, AuditOutcome
+from computepool.core.networks.audit import AuditOutcome
 from computepool.core.networks.placement import SeatId
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.queries import load_queries
@@ -47,18 +47,6 @@ class WrongSpan:
     decided_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class BuggedNode:
-    node_id: NodeId
-    node_name: str
-    owner_id: AccountId
-    # Whose audit has shown it.
-    run_id: RunId
-    bugged_at: datetime
-    # It gets no seats before then.
-    until: datetime
-
-
 async def insert_audit(conn: Connection, row: AuditRow) -> None:
     await _q.insert_audit(
         conn,
@@ -82,18 +70,11 @@ async def list_standings(conn: Connection, node_ids: Collection[NodeId]) -> dict
     return {row["node_id"]: (row["owner_id"], row["validated"]) async for row in rows}
 
 
-async def list_outcomes(conn: Connection, node_id: NodeId, *, limit: int) -> list[AuditOutcome]:
-    return [AuditOutcome(row["outcome"]) async for row in _q.list_outcomes(conn, node_id=node_id, limit_count=limit)]
-
-
-async def set_bugged(conn: Connection, node_id: NodeId, *, run_id: RunId) -> None:
-    await _q.set_bugged(conn, node_id=node_id, run_id=run_id)
-
-
-async def list_bugged(conn: Connection, *, before: NodeId | None, limit: int) -> list[BuggedNode]:
-    """Newest first."""
-    rows = _q.list_bugged(conn, bugged_seconds=BUGGED_SECONDS, before=before, limit_count=limit)
-    return [BuggedNode(**row) async for row in rows]
+async def list_outcomes(
+    conn: Connection, node_id: NodeId, *, since: datetime | None, limit: int
+) -> list[AuditOutcome]:
+    rows = _q.list_outcomes(conn, node_id=node_id, since=since, limit_count=limit)
+    return [AuditOutcome(row["outcome"]) async for row in rows]
 
 
 async def list_wrong_spans(

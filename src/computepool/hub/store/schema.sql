@@ -18,6 +18,17 @@ CREATE TYPE public.audit_outcome AS ENUM (
     'undecided',
     'unverified'
 );
+CREATE TYPE public.check_outcome AS ENUM (
+    'agreed',
+    'found_wrong',
+    'undecided',
+    'no_auditor'
+);
+CREATE TYPE public.check_state AS ENUM (
+    'open',
+    'ruled',
+    'closed'
+);
 CREATE TYPE public.claim_verdict AS ENUM (
     'applied',
     'old_news',
@@ -160,6 +171,7 @@ CREATE TYPE public.slice_state AS ENUM (
     'queued',
     'leased',
     'running',
+    'verifying',
     'succeeded',
     'failed',
     'cancelled'
@@ -168,6 +180,13 @@ CREATE TYPE public.slot_kind AS ENUM (
     'gpu',
     'cpu'
 );
+CREATE TYPE public.standing AS ENUM (
+    'clear',
+    'suspect',
+    'bugged',
+    'returning',
+    'barred'
+);
 CREATE TYPE public.top_up_state AS ENUM (
     'requested',
     'paid',
@@ -175,6 +194,18 @@ CREATE TYPE public.top_up_state AS ENUM (
     'refunded',
     'charged_back',
     'paid_back_twice'
+);
+CREATE TYPE public.trust_effect AS ENUM (
+    'freeze_pay',
+    'retro_audit',
+    'stop_leases',
+    'forfeit_pay',
+    'unfreeze_pay'
+);
+CREATE TYPE public.verify_mode AS ENUM (
+    'audit',
+    'quorum',
+    'none'
 );
 CREATE FUNCTION public.refuse_change() RETURNS trigger
     LANGUAGE plpgsql
@@ -235,7 +266,9 @@ CREATE TABLE public.accounts (
     suspended_at timestamp with time zone,
     fair_weight double precision DEFAULT 1 NOT NULL,
     priority_class_max public.priority_class DEFAULT 'normal'::public.priority_class NOT NULL,
+    new_nodes_max integer,
     CONSTRAINT accounts_fair_weight_check CHECK (((fair_weight >= (0.01)::double precision) AND (fair_weight <= (100)::double precision))),
+    CONSTRAINT accounts_new_nodes_check CHECK ((new_nodes_max >= 0)),
     CONSTRAINT accounts_stored_bytes_check CHECK ((stored_bytes >= 0))
 );
 CREATE TABLE public.alembic_version (
@@ -296,6 +329,7 @@ CREATE TABLE public.attempts (
     saved_seconds integer DEFAULT 0 NOT NULL,
     saved_at timestamp with time zone,
     made_good_microcredits bigint,
+    pay_waits_since timestamp with time zone,
     CONSTRAINT attempts_cause_check CHECK (((cause IS NOT NULL) = (state = ANY (ARRAY['failed'::public.attempt_state, 'lost'::public.attempt_state, 'cancelled'::public.attempt_state])))),
     CONSTRAINT attempts_charged_check CHECK ((charged_microcredits >= 0)),
     CONSTRAINT attempts_checkpoint_check CHECK ((checkpoint_seconds >= 0)),
@@ -327,6 +361,13 @@ CREATE TABLE public.audit_batches (
     CONSTRAINT audit_batches_range_check CHECK (((first_id >= 1) AND (last_id >= first_id) AND (first_at <= last_at))),
     CONSTRAINT audit_batches_rows_check CHECK (((row_count >= 1) AND (octet_length(fingerprints) = (16 * row_count))))
 );
+CREATE TABLE public.blocked_inputs (
+    sha256 bytea NOT NULL,
+    why text NOT NULL,
+    blocked_by uuid NOT NULL,
+    blocked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT blocked_inputs_sha256_check CHECK ((octet_length(sha256) = 32))
+);
 CREATE TABLE public.book_checkpoints (
     number bigint NOT NULL,
     batch_number bigint NOT NULL,
@@ -352,11 +393,6 @@ CREATE TABLE public.book_sums (
     name text NOT NULL COLLATE pg_catalog."C",
     amount bigint NOT NULL
 );
-CREATE TABLE public.bugged_nodes (
-    node_id uuid NOT NULL,
-    bugged_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    run_id uuid NOT NULL
-);
 CREATE TABLE public.challenges (
     id uuid NOT NULL,
     node_id uuid NOT NULL,
@@ -378,6 +414,33 @@ CREATE TABLE public.challenges (
     CONSTRAINT challenges_expiry_check CHECK ((expires_at > issued_at)),
     CONSTRAINT challenges_opening_check CHECK ((((opened_at IS NULL) = (is_right IS NULL)) AND ((opened_at IS NULL) OR (committed_at IS NOT NULL)))),
     CONSTRAINT challenges_work_check CHECK (((octet_length(seed) = 32) AND ((size >= 64) AND (size <= 4096)) AND ((products >= 1) AND (products <= 4096)) AND (memory_bytes >= 0)))
+);
+CREATE TABLE public.checks (
+    attempt_id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    slice_index integer NOT NULL,
+    node_id uuid NOT NULL,
+    mode public.verify_mode NOT NULL,
+    withheld boolean NOT NULL,
+    retro boolean DEFAULT false NOT NULL,
+    state public.check_state DEFAULT 'open'::public.check_state NOT NULL,
+    outcome public.check_outcome,
+    opened_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    look_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    closed_at timestamp with time zone,
+    asked_count integer DEFAULT 0 NOT NULL,
+    verdicts jsonb DEFAULT '{}'::jsonb NOT NULL,
+    CONSTRAINT checks_closed_check CHECK (((state = 'closed'::public.check_state) = (closed_at IS NOT NULL))),
+    CONSTRAINT checks_outcome_check CHECK (((state = 'open'::public.check_state) = (outcome IS NULL)))
+);
+CREATE TABLE public.comparisons (
+    job_id uuid NOT NULL,
+    attempt_id uuid NOT NULL,
+    number integer NOT NULL,
+    one_id uuid NOT NULL,
+    other_id uuid NOT NULL,
+    opened_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT comparisons_number_check CHECK (((number >= 1) AND (number <= 40)))
 );
 CREATE TABLE public.disputes (
     id uuid NOT NULL,
@@ -521,6 +584,11 @@ CREATE TABLE public.job_checkpoints (
     CONSTRAINT job_checkpoints_progress_check CHECK (((progress >= (0)::double precision) AND (progress <= (1)::double precision))),
     CONSTRAINT job_checkpoints_size_check CHECK ((size_bytes >= 0))
 );
+CREATE TABLE public.job_secrets (
+    job_id uuid NOT NULL,
+    sealed bytea NOT NULL,
+    CONSTRAINT job_secrets_sealed_check CHECK ((octet_length(sealed) > 28))
+);
 CREATE TABLE public.jobs (
     id uuid NOT NULL,
     account_id uuid NOT NULL,
@@ -549,6 +617,9 @@ CREATE TABLE public.jobs (
     charged_microcredits bigint DEFAULT 0 NOT NULL,
     run_id uuid,
     slice_base_microcredits bigint,
+    verify public.verify_mode,
+    nondeterministic boolean DEFAULT false NOT NULL,
+    checks_attempt_id uuid,
     CONSTRAINT jobs_charged_check CHECK ((charged_microcredits >= 0)),
     CONSTRAINT jobs_counts_check CHECK (((succeeded_count >= 0) AND (failed_count >= 0) AND (cancelled_count >= 0) AND (((succeeded_count + failed_count) + cancelled_count) <= slice_count))),
     CONSTRAINT jobs_finished_check CHECK ((((state = ANY (ARRAY['succeeded'::public.job_state, 'failed'::public.job_state, 'cancelled'::public.job_state])) = (finished_at IS NOT NULL)) AND ((finished_at IS NOT NULL) = (((succeeded_count + failed_count) + cancelled_count) = slice_count)))),
@@ -556,7 +627,8 @@ CREATE TABLE public.jobs (
     CONSTRAINT jobs_held_remaining_check CHECK ((held_remaining >= 0)),
     CONSTRAINT jobs_reserve_check CHECK ((reserve_microcredits >= 0)),
     CONSTRAINT jobs_slice_base_check CHECK ((slice_base_microcredits > 0)),
-    CONSTRAINT jobs_slice_count_check CHECK (((slice_count >= 1) AND (slice_count <= 100000)))
+    CONSTRAINT jobs_slice_count_check CHECK (((slice_count >= 1) AND (slice_count <= 100000))),
+    CONSTRAINT jobs_verify_check CHECK ((verify <> 'none'::public.verify_mode))
 )
 WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.05');
 CREATE TABLE public.ledger_accounts (
@@ -650,6 +722,22 @@ CREATE TABLE public.networks (
     CONSTRAINT networks_parameters_check CHECK ((parameter_count >= 0)),
     CONSTRAINT networks_vnodes_check CHECK ((vnode_count > 0))
 );
+CREATE TABLE public.node_trust (
+    node_id uuid NOT NULL,
+    right_weight double precision DEFAULT 0 NOT NULL,
+    wrong_weight double precision DEFAULT 0 NOT NULL,
+    validated_count integer DEFAULT 0 NOT NULL,
+    counted_at timestamp with time zone,
+    standing public.standing DEFAULT 'clear'::public.standing NOT NULL,
+    since timestamp with time zone,
+    wrong_at integer[] DEFAULT '{}'::integer[] NOT NULL,
+    bugged_count integer DEFAULT 0 NOT NULL,
+    returning_left integer DEFAULT 0 NOT NULL,
+    is_vouched boolean DEFAULT false NOT NULL,
+    serving_since timestamp with time zone,
+    CONSTRAINT node_trust_counts_check CHECK (((validated_count >= 0) AND (bugged_count >= 0) AND (returning_left >= 0))),
+    CONSTRAINT node_trust_weights_check CHECK (((right_weight >= (0)::double precision) AND (wrong_weight >= (0)::double precision)))
+);
 CREATE TABLE public.nodes (
     id uuid NOT NULL,
     account_id uuid NOT NULL,
@@ -667,6 +755,7 @@ CREATE TABLE public.nodes (
     last_seen_at timestamp with time zone,
     floor_microcredits_per_hour bigint DEFAULT 0 NOT NULL,
     allows text[] DEFAULT '{}'::text[] NOT NULL,
+    network text,
     CONSTRAINT nodes_allows_check CHECK (((cardinality(allows) <= 256) AND (array_position(allows, NULL::text) IS NULL))),
     CONSTRAINT nodes_floor_check CHECK ((floor_microcredits_per_hour >= 0))
 );
@@ -799,9 +888,8 @@ CREATE TABLE public.proofs (
     spread_ratio double precision DEFAULT 0 NOT NULL,
     reason text NOT NULL,
     decided_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    CONSTRAINT proofs_shown_check CHECK ((((shown_tflops IS NULL) = (state = 'forged'::public.proof_state)) AND (shown_tflops > (0)::double precision))),
-    CONSTRAINT proofs_spread_check CHECK (((spread_ratio >= (0)::double precision) AND (spread_ratio <= (1)::double precision))),
-    CONSTRAINT proofs_state_check CHECK ((state <> 'unproven'::public.proof_state))
+    CONSTRAINT proofs_shown_check CHECK ((((shown_tflops IS NULL) = (state = ANY (ARRAY['forged'::public.proof_state, 'unproven'::public.proof_state]))) AND (shown_tflops > (0)::double precision))),
+    CONSTRAINT proofs_spread_check CHECK (((spread_ratio >= (0)::double precision) AND (spread_ratio <= (1)::double precision)))
 );
 CREATE TABLE public.provider_events (
     provider text NOT NULL,
@@ -1060,6 +1148,17 @@ CREATE TABLE public.sign_in_links (
     expires_at timestamp with time zone NOT NULL,
     used_at timestamp with time zone
 );
+CREATE TABLE public.sittings (
+    node_id uuid NOT NULL,
+    slot text NOT NULL,
+    due_at timestamp with time zone NOT NULL,
+    asked_at timestamp with time zone,
+    told_at timestamp with time zone,
+    missed_count integer DEFAULT 0 NOT NULL,
+    unsure_count integer DEFAULT 0 NOT NULL,
+    CONSTRAINT sittings_counts_check CHECK (((missed_count >= 0) AND (unsure_count >= 0))),
+    CONSTRAINT sittings_told_check CHECK (((told_at IS NULL) OR (asked_at IS NOT NULL)))
+);
 CREATE TABLE public.slots (
     node_id uuid NOT NULL,
     name text NOT NULL,
@@ -1132,9 +1231,40 @@ CREATE TABLE public.top_ups (
     CONSTRAINT top_ups_paid_back_check CHECK (((state = ANY (ARRAY['refunded'::public.top_up_state, 'charged_back'::public.top_up_state, 'paid_back_twice'::public.top_up_state])) = (paid_back_at IS NOT NULL))),
     CONSTRAINT top_ups_paid_check CHECK (((state = ANY (ARRAY['requested'::public.top_up_state, 'failed'::public.top_up_state])) = (paid_at IS NULL)))
 );
+CREATE TABLE public.trials (
+    job_id uuid NOT NULL,
+    node_id uuid NOT NULL,
+    attempt_id uuid NOT NULL,
+    opened_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    closed_at timestamp with time zone,
+    was_right boolean,
+    watched_job_id uuid,
+    CONSTRAINT trials_closed_check CHECK (((closed_at IS NOT NULL) OR (was_right IS NULL)))
+);
+CREATE TABLE public.trust_effects (
+    id bigint NOT NULL,
+    node_id uuid NOT NULL,
+    effect public.trust_effect NOT NULL,
+    look_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+ALTER TABLE public.trust_effects ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.trust_effects_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 CREATE TABLE public.unplugged_nodes (
     node_id uuid NOT NULL,
     until timestamp with time zone NOT NULL
+);
+CREATE TABLE public.watches (
+    attempt_id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    node_id uuid NOT NULL,
+    opened_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    look_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 ALTER TABLE ONLY public.account_freezes
     ADD CONSTRAINT account_freezes_pkey PRIMARY KEY (id);
@@ -1156,16 +1286,20 @@ ALTER TABLE ONLY public.attempts
     ADD CONSTRAINT attempts_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.audit_batches
     ADD CONSTRAINT audit_batches_pkey PRIMARY KEY (number);
+ALTER TABLE ONLY public.blocked_inputs
+    ADD CONSTRAINT blocked_inputs_pkey PRIMARY KEY (sha256);
 ALTER TABLE ONLY public.book_checkpoints
     ADD CONSTRAINT book_checkpoints_pkey PRIMARY KEY (number);
 ALTER TABLE ONLY public.book_closings
     ADD CONSTRAINT book_closings_pkey PRIMARY KEY (day);
 ALTER TABLE ONLY public.book_sums
     ADD CONSTRAINT book_sums_pkey PRIMARY KEY (name);
-ALTER TABLE ONLY public.bugged_nodes
-    ADD CONSTRAINT bugged_nodes_pkey PRIMARY KEY (node_id);
 ALTER TABLE ONLY public.challenges
     ADD CONSTRAINT challenges_pkey PRIMARY KEY (id);
+ALTER TABLE ONLY public.checks
+    ADD CONSTRAINT checks_pkey PRIMARY KEY (attempt_id);
+ALTER TABLE ONLY public.comparisons
+    ADD CONSTRAINT comparisons_pkey PRIMARY KEY (job_id);
 ALTER TABLE ONLY public.disputes
     ADD CONSTRAINT disputes_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.events
@@ -1188,6 +1322,8 @@ ALTER TABLE ONLY public.invites
     ADD CONSTRAINT invites_pkey PRIMARY KEY (token_sha256);
 ALTER TABLE ONLY public.job_checkpoints
     ADD CONSTRAINT job_checkpoints_pkey PRIMARY KEY (job_id, slice_index);
+ALTER TABLE ONLY public.job_secrets
+    ADD CONSTRAINT job_secrets_pkey PRIMARY KEY (job_id);
 ALTER TABLE ONLY public.jobs
     ADD CONSTRAINT jobs_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.ledger_accounts
@@ -1200,6 +1336,8 @@ ALTER TABLE ONLY public.market_clock
     ADD CONSTRAINT market_clock_pkey PRIMARY KEY (only_row);
 ALTER TABLE ONLY public.networks
     ADD CONSTRAINT networks_pkey PRIMARY KEY (id);
+ALTER TABLE ONLY public.node_trust
+    ADD CONSTRAINT node_trust_pkey PRIMARY KEY (node_id);
 ALTER TABLE ONLY public.nodes
     ADD CONSTRAINT nodes_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.nodes
@@ -1260,6 +1398,8 @@ ALTER TABLE ONLY public.shapes
     ADD CONSTRAINT shapes_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.sign_in_links
     ADD CONSTRAINT sign_in_links_pkey PRIMARY KEY (token_sha256);
+ALTER TABLE ONLY public.sittings
+    ADD CONSTRAINT sittings_pkey PRIMARY KEY (node_id, slot);
 ALTER TABLE ONLY public.slices
     ADD CONSTRAINT slices_pkey PRIMARY KEY (job_id, slice_index);
 ALTER TABLE ONLY public.slots
@@ -1272,9 +1412,16 @@ ALTER TABLE ONLY public.top_ups
     ADD CONSTRAINT top_ups_key_unique UNIQUE (account_id, idempotency_key);
 ALTER TABLE ONLY public.top_ups
     ADD CONSTRAINT top_ups_pkey PRIMARY KEY (id);
+ALTER TABLE ONLY public.trials
+    ADD CONSTRAINT trials_pkey PRIMARY KEY (job_id);
+ALTER TABLE ONLY public.trust_effects
+    ADD CONSTRAINT trust_effects_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.unplugged_nodes
     ADD CONSTRAINT unplugged_nodes_pkey PRIMARY KEY (node_id);
+ALTER TABLE ONLY public.watches
+    ADD CONSTRAINT watches_pkey PRIMARY KEY (attempt_id);
 CREATE UNIQUE INDEX account_freezes_in_force_idx ON public.account_freezes USING btree (account_id) WHERE (lifted_at IS NULL);
+CREATE INDEX accounts_suspended_idx ON public.accounts USING btree (id) WHERE (suspended_at IS NOT NULL);
 CREATE INDEX api_keys_account_idx ON public.api_keys USING btree (account_id, created_at);
 CREATE INDEX artifacts_sha256_idx ON public.artifacts USING btree (sha256);
 CREATE INDEX attempts_expiry_idx ON public.attempts USING btree (expires_at) WHERE (state = ANY (ARRAY['leased'::public.attempt_state, 'running'::public.attempt_state]));
@@ -1284,10 +1431,16 @@ CREATE INDEX attempts_node_end_idx ON public.attempts USING btree (node_id, fini
 CREATE INDEX attempts_receipt_idx ON public.attempts USING btree (receipt_id) WHERE (receipt_id IS NOT NULL);
 CREATE INDEX attempts_release_idx ON public.attempts USING btree (release_at) WHERE (earning_state = 'pending'::public.earning_state);
 CREATE INDEX attempts_superseded_idx ON public.attempts USING btree (finished_at) WHERE ((cause = 'superseded'::public.failure_cause) AND (made_good_microcredits IS NULL));
+CREATE INDEX attempts_waiting_pay_idx ON public.attempts USING btree (node_id) WHERE ((earning_state = 'pending'::public.earning_state) AND (pay_waits_since IS NOT NULL));
 CREATE INDEX audit_batches_first_at_idx ON public.audit_batches USING btree (first_at);
 CREATE INDEX audit_batches_last_at_idx ON public.audit_batches USING btree (last_at);
 CREATE INDEX book_checkpoints_last_at_idx ON public.book_checkpoints USING btree (last_at);
 CREATE INDEX challenges_node_idx ON public.challenges USING btree (node_id, slot, issued_at);
+CREATE INDEX checks_due_idx ON public.checks USING btree (look_at) WHERE (state <> 'closed'::public.check_state);
+CREATE INDEX checks_job_idx ON public.checks USING btree (job_id, slice_index);
+CREATE INDEX checks_known_idx ON public.checks USING btree (closed_at) WHERE ((state = 'closed'::public.check_state) AND (outcome = 'agreed'::public.check_outcome) AND (mode = 'audit'::public.verify_mode));
+CREATE INDEX checks_node_idx ON public.checks USING btree (node_id, opened_at);
+CREATE UNIQUE INDEX comparisons_check_idx ON public.comparisons USING btree (attempt_id, number);
 CREATE INDEX disputes_attempt_idx ON public.disputes USING btree (attempt_id, opened_at);
 CREATE UNIQUE INDEX disputes_once_idx ON public.disputes USING btree (attempt_id) WHERE (origin = 'submitter'::public.dispute_origin);
 CREATE UNIQUE INDEX disputes_open_idx ON public.disputes USING btree (attempt_id) WHERE (state = 'open'::public.dispute_state);
@@ -1299,6 +1452,8 @@ CREATE INDEX events_job_idx ON public.events USING btree (job_id, id) WHERE (job
 CREATE INDEX events_xid_idx ON public.events USING btree (xid, id);
 CREATE INDEX hub_changes_at_idx ON public.hub_changes USING btree (at);
 CREATE INDEX jobs_account_idx ON public.jobs USING btree (account_id, id);
+CREATE INDEX jobs_audited_idx ON public.jobs USING btree (account_id, id) WHERE ((verify = 'audit'::public.verify_mode) AND (NOT nondeterministic));
+CREATE INDEX jobs_checks_idx ON public.jobs USING btree (checks_attempt_id) WHERE (checks_attempt_id IS NOT NULL);
 CREATE INDEX jobs_deadline_idx ON public.jobs USING btree (deadline_at) WHERE ((finished_at IS NULL) AND (deadline_at IS NOT NULL));
 CREATE INDEX jobs_expiry_idx ON public.jobs USING btree (expires_at) WHERE ((finished_at IS NULL) AND (expires_at IS NOT NULL));
 CREATE INDEX jobs_open_idx ON public.jobs USING btree (account_id) WHERE (finished_at IS NULL);
@@ -1308,7 +1463,9 @@ CREATE INDEX ledger_transfers_source_idx ON public.ledger_transfers USING btree 
 CREATE INDEX ledger_transfers_target_idx ON public.ledger_transfers USING btree (target_id, id) WHERE ((target_id !~~ 'fee/%'::text) AND (target_id !~~ 'world/%'::text) AND (kind <> ALL (ARRAY['hold'::public.ledger_transfer_kind, 'refund'::public.ledger_transfer_kind])));
 CREATE INDEX networks_account_idx ON public.networks USING btree (account_id, id);
 CREATE UNIQUE INDEX networks_key_unique ON public.networks USING btree (account_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
+CREATE INDEX node_trust_standing_idx ON public.node_trust USING btree (standing, node_id) WHERE (standing <> 'clear'::public.standing);
 CREATE INDEX nodes_account_idx ON public.nodes USING btree (account_id, id);
+CREATE INDEX nodes_network_idx ON public.nodes USING btree (network) WHERE (network IS NOT NULL);
 CREATE INDEX offers_hours_idx ON public.offers USING btree (hours, zone) WHERE (hours IS NOT NULL);
 CREATE INDEX payout_details_account_idx ON public.payout_details USING btree (account_id, created_at);
 CREATE INDEX payouts_account_idx ON public.payouts USING btree (account_id, id);
@@ -1330,11 +1487,20 @@ CREATE UNIQUE INDEX run_seats_attempt_unique ON public.run_seats USING btree (at
 CREATE INDEX runs_account_idx ON public.runs USING btree (account_id, id);
 CREATE INDEX runs_network_idx ON public.runs USING btree (network_id, id);
 CREATE INDEX runs_open_idx ON public.runs USING btree (owner_until) WHERE (finished_at IS NULL);
+CREATE INDEX sittings_asked_idx ON public.sittings USING btree (node_id) WHERE (asked_at IS NOT NULL);
+CREATE INDEX sittings_due_idx ON public.sittings USING btree (due_at) WHERE (asked_at IS NULL);
 CREATE INDEX slices_queue_idx ON public.slices USING btree (shape_id, priority_class DESC, account_id, priority DESC, queued_at, job_id, slice_index) WHERE (state = 'queued'::public.slice_state);
+CREATE INDEX slices_verifying_idx ON public.slices USING btree (job_id) WHERE (state = 'verifying'::public.slice_state);
 CREATE INDEX spot_history_at_idx ON public.spot_history USING btree (at);
 CREATE INDEX top_ups_account_idx ON public.top_ups USING btree (account_id, id);
 CREATE INDEX top_ups_day_idx ON public.top_ups USING btree (account_id, created_at);
 CREATE INDEX top_ups_open_idx ON public.top_ups USING btree (asked_at NULLS FIRST, id) WHERE (state = 'requested'::public.top_up_state);
+CREATE INDEX trials_closed_idx ON public.trials USING btree (node_id, closed_at) WHERE (was_right IS NOT NULL);
+CREATE INDEX trials_node_idx ON public.trials USING btree (node_id, attempt_id);
+CREATE UNIQUE INDEX trials_open_idx ON public.trials USING btree (node_id) WHERE (closed_at IS NULL);
+CREATE INDEX trials_watched_idx ON public.trials USING btree (watched_job_id) WHERE (watched_job_id IS NOT NULL);
+CREATE INDEX watches_due_idx ON public.watches USING btree (look_at);
+CREATE INDEX watches_node_idx ON public.watches USING btree (node_id);
 CREATE TRIGGER audit_batches_never_change BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_batches FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
 CREATE TRIGGER book_checkpoints_never_change BEFORE DELETE OR UPDATE OR TRUNCATE ON public.book_checkpoints FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
 CREATE TRIGGER book_closings_never_change BEFORE DELETE OR UPDATE OR TRUNCATE ON public.book_closings FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
@@ -1350,14 +1516,12 @@ ALTER TABLE ONLY public.api_keys
     ADD CONSTRAINT api_keys_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.artifacts
     ADD CONSTRAINT artifacts_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.blocked_inputs
+    ADD CONSTRAINT blocked_inputs_blocked_by_fkey FOREIGN KEY (blocked_by) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.book_checkpoints
     ADD CONSTRAINT book_checkpoints_batch_number_fkey FOREIGN KEY (batch_number) REFERENCES public.audit_batches(number);
 ALTER TABLE ONLY public.book_closings
     ADD CONSTRAINT book_closings_closed_by_fkey FOREIGN KEY (closed_by) REFERENCES public.accounts(id);
-ALTER TABLE ONLY public.bugged_nodes
-    ADD CONSTRAINT bugged_nodes_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);
-ALTER TABLE ONLY public.bugged_nodes
-    ADD CONSTRAINT bugged_nodes_run_id_fkey FOREIGN KEY (run_id) REFERENCES public.runs(id);
 ALTER TABLE ONLY public.challenges
     ADD CONSTRAINT challenges_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);
 ALTER TABLE ONLY public.disputes
@@ -1378,8 +1542,12 @@ ALTER TABLE ONLY public.invites
     ADD CONSTRAINT invites_used_by_fkey FOREIGN KEY (used_by) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.job_checkpoints
     ADD CONSTRAINT job_checkpoints_attempt_id_fkey FOREIGN KEY (attempt_id) REFERENCES public.attempts(id);
+ALTER TABLE ONLY public.job_secrets
+    ADD CONSTRAINT job_secrets_job_id_fkey FOREIGN KEY (job_id) REFERENCES public.jobs(id) ON DELETE CASCADE;
 ALTER TABLE ONLY public.networks
     ADD CONSTRAINT networks_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.node_trust
+    ADD CONSTRAINT node_trust_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);
 ALTER TABLE ONLY public.nodes
     ADD CONSTRAINT nodes_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.offers
@@ -1422,9 +1590,13 @@ ALTER TABLE ONLY public.runs
     ADD CONSTRAINT runs_network_id_fkey FOREIGN KEY (network_id) REFERENCES public.networks(id);
 ALTER TABLE ONLY public.sign_in_links
     ADD CONSTRAINT sign_in_links_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.sittings
+    ADD CONSTRAINT sittings_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);
 ALTER TABLE ONLY public.slots
     ADD CONSTRAINT slots_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);
 ALTER TABLE ONLY public.top_ups
     ADD CONSTRAINT top_ups_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.trust_effects
+    ADD CONSTRAINT trust_effects_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);
 ALTER TABLE ONLY public.unplugged_nodes
     ADD CONSTRAINT unplugged_nodes_node_id_fkey FOREIGN KEY (node_id) REFERENCES public.nodes(id);

@@ -23,7 +23,7 @@ async def run_once(hub: Hub) -> int:
         released_count += released.attempt_count
         if released.owner_ids:
             await collect_debts(hub.pool, released.owner_ids)
-        if released.attempt_count < BATCH:
+        if released.attempt_count + released.put_off_count < BATCH:
             break
     if released_count:
         log.info("earnings_released count=%d", released_count)

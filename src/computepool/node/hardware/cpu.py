@@ -18,6 +18,27 @@ def parse_cpu_name(proc_cpuinfo: str) -> str:
     return ""
 
 
+# What each level of x86-64 adds, highest first.
+_LEVELS = (
+    ("v4", {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
+    ("v3", {"avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"}),
+    ("v2", {"popcnt", "sse4_1", "sse4_2", "ssse3"}),
+)
+
+
+def parse_instruction_set(proc_cpuinfo: str, machine: str) -> str:
+    """x86_64-v3-AuthenticAMD, aarch64, aarch64-sve: what libraries choose their kernels by."""
+    flags = set(_find(proc_cpuinfo, "flags").split()) | set(_find(proc_cpuinfo, "Features").split())
+    level = next((level for level, adds in _LEVELS if adds <= flags), "sve" if "sve" in flags else "")
+    parts = [machine.lower(), level, _find(proc_cpuinfo, "vendor_id")]
+    return "-".join(part for part in parts if part)[:200]
+
+
+def _find(proc_cpuinfo: str, key: str) -> str:
+    found = re.search(rf"^{key}\s*:\s*(.+)$", proc_cpuinfo, re.MULTILINE)
+    return found.group(1).strip() if found else ""
+
+
 def parse_core_count(proc_status: str) -> int:
     """How many cores this process may use, from a list such as `0-3,8`: fewer than the machine has, perhaps."""
     found = re.search(r"^Cpus_allowed_list:\s*(\S+)$", proc_status, re.MULTILINE)

@@ -62,6 +62,7 @@ def describe(found: Found, lending: Lending) -> Detected:
     hardware = Hardware(
         gpus=tuple(_to_gpu(card) for card in cards),
         cpu_name=found.cpu_name,
+        instruction_set=found.instruction_set,
         cores=_at_most(max(1, found.cores * lending.cpu_percent_max // 100), lending.cores_max),
         ram_bytes=_at_most(found.ram_bytes, lending.ram_bytes_max),
         disk_bytes=_at_most(found.disk_free_bytes, lending.disk_bytes_max),

@@ -110,9 +110,10 @@ def make_env(card: Card | None, env: dict[str, str]) -> dict[str, str]:
 async def _read(process: asyncio.subprocess.Process, seconds: float) -> Answer:
     assert process.stdout is not None
     try:
-        line = await asyncio.wait_for(process.stdout.readline(), seconds)
+        async with asyncio.timeout(seconds):
+            line = await process.stdout.readline()
         answer = msgspec.json.decode(line, type=Answer)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         raise CannotMeasure(f"the device did not answer within {seconds:.0f} s") from None
     except (msgspec.DecodeError, ValueError):
         raise CannotMeasure("the measuring process has died") from None

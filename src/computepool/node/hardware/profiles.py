@@ -5,20 +5,15 @@ A profile replaces the source of the texts and nothing else. What it makes is al
 
 from __future__ import annotations
 
-import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from computepool.node.hardware.cpu import parse_core_count, parse_cpu_name, parse_ram_bytes
+from computepool.node.hardware.cpu import parse_core_count, parse_cpu_name, parse_instruction_set, parse_ram_bytes
 from computepool.node.hardware.nvidia import parse_nvidia_smi
 from computepool.node.hardware.source import Found
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 SHIPPED = Path(__file__).with_name("profiles_data")
 
@@ -64,5 +59,7 @@ def read_profile(path: Path) -> Found:
         cores=parse_core_count(profile.proc_status),
         ram_bytes=parse_ram_bytes(profile.proc_meminfo),
         disk_free_bytes=profile.disk_free_bytes,
+        # A played machine computes on this one; what it plays need not be told twice.
+        instruction_set=parse_instruction_set(profile.proc_cpuinfo, "x86_64"),
         synthetic=True,
     )

@@ -10,7 +10,13 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from computepool.node.hardware.cpu import UnreadableMachine, parse_core_count, parse_cpu_name, parse_ram_bytes
+from computepool.node.hardware.cpu import (
+    UnreadableMachine,
+    parse_core_count,
+    parse_cpu_name,
+    parse_instruction_set,
+    parse_ram_bytes,
+)
 from computepool.node.hardware.port import Reading, Sight
 from computepool.node.hardware.region import find_region
 from computepool.node.hardware.vendors import read_cards
@@ -24,18 +30,21 @@ class Found:
     cores: int
     ram_bytes: int
     disk_free_bytes: int
+    instruction_set: str = ""
     region: str | None = None
     synthetic: bool = False
 
 
 def read_machine(disk_of: Path, sight: Sight) -> Found:
-    cpu_name, cores, ram_bytes = _read_mac(sight) if platform.system() == "Darwin" else _read_linux(sight)
+    is_mac = platform.system() == "Darwin"
+    cpu_name, cores, ram_bytes = _read_mac(sight) if is_mac else _read_linux(sight)
     return Found(
         cards=read_cards(sight),
         cpu_name=cpu_name,
         cores=cores,
         ram_bytes=ram_bytes,
         disk_free_bytes=shutil.disk_usage(disk_of).free,
+        instruction_set=parse_instruction_set("" if is_mac else sight.read("/proc/cpuinfo"), platform.machine()),
         region=find_region(sight),
     )
 

@@ -35,6 +35,7 @@ class _Fields(NamedTuple):
     environment: str | None
     egress: tuple[str, ...]
     checkpoint_seconds: float  # how often what the job saves is taken out
+    secrets: tuple[str, ...]  # names in env whose values are removed from what the job prints
 
 
 class AttemptRequest(_Fields):
@@ -61,6 +62,7 @@ class AttemptRequest(_Fields):
         environment: str | None = None,
         egress: tuple[str, ...] = (),
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        secrets: tuple[str, ...] = (),
     ) -> AttemptRequest:
         request = super().__new__(
             cls,
@@ -79,6 +81,7 @@ class AttemptRequest(_Fields):
             environment,
             egress,
             checkpoint_seconds,
+            secrets,
         )
         request._check()
         return request
@@ -117,6 +120,7 @@ class AttemptRequest(_Fields):
             "environment": self.environment,
             "egress": list(self.egress),
             "checkpoint_seconds": self.checkpoint_seconds,
+            "secrets": list(self.secrets),
         }
 
     @classmethod
@@ -141,6 +145,7 @@ class AttemptRequest(_Fields):
                 environment=_text_or_none(content.get("environment")),
                 egress=tuple(str(target) for target in content.get("egress", ())),
                 checkpoint_seconds=float(content.get("checkpoint_seconds", CHECKPOINT_SECONDS)),
+                secrets=tuple(str(name) for name in content.get("secrets", ())),
             )
         except InvalidAttempt:
             raise

@@ -17,6 +17,7 @@ from computepool.node.runner.checkpoints import CheckpointTaker
 from computepool.node.runner.liveness import get_own_birth
 from computepool.node.runner.log import CappedLog
 from computepool.node.runner.outputs import Collector
+from computepool.node.runner.redaction import Redactor
 from computepool.node.runner.request import AttemptRequest, InvalidAttempt
 from computepool.node.runner.status import RefusedOutput, Status
 from computepool.node.runner.stops import Stop, StopWatch, Wakeups
@@ -131,6 +132,7 @@ class _Supervisor:
         self._watch = watch
         self._wakeups = wakeups
         self._log = log
+        self._redactor = Redactor(request.env.get(name, "") for name in request.secrets)
         self._first_words = b""
         self._memory_bytes_peak = 0
         self._stop: Stop | None = None
@@ -159,6 +161,7 @@ class _Supervisor:
         taker.finish(exit_code=ended.code if ended is not None else None)
         usage = self._read_usage()
         self._drain_output()
+        self._show(self._redactor.finish())
         current, disk_is_full = self._collect(current)
         verdict = judge(
             Ending(
@@ -231,12 +234,19 @@ class _Supervisor:
             self._poller.unregister(self._sandbox.output_fd)
             self._is_output_open = False
             return False
-        if len(self._first_words) < FIRST_WORDS_BYTES:
-            self._first_words += chunk[:FIRST_WORDS_BYTES]
-        self._log.add(chunk)
         if self._log.is_cut:
+            # Only counted from here on: nothing of it is kept, so that nothing need be removed from it.
+            self._log.add(chunk)
             time.sleep(FLOOD_PAUSE_SECONDS)
+        else:
+            self._show(self._redactor.add(chunk))
         return True
+
+    def _show(self, text: bytes) -> None:
+        """What others may read of what the job printed."""
+        if len(self._first_words) < FIRST_WORDS_BYTES:
+            self._first_words += text[:FIRST_WORDS_BYTES]
+        self._log.add(text)
 
     def _drain_output(self) -> None:
         """What is still in the pipe. Every writer is dead, so the end of file is near."""

@@ -41,7 +41,7 @@ async def _serve(listener: socket.socket, targets: Sequence[str]) -> None:
         async with places:
             try:
                 await _attend(reader, writer, targets)
-            except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 pass  # either side went away or said too much: that connection is over
             finally:
                 writer.close()
@@ -51,7 +51,8 @@ async def _serve(listener: socket.socket, targets: Sequence[str]) -> None:
 
 
 async def _attend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, targets: Sequence[str]) -> None:
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_SECONDS_MAX)
+    async with asyncio.timeout(HEAD_SECONDS_MAX):
+        head = await reader.readuntil(b"\r\n\r\n")
     match = REQUEST.match(head)
     if match is None:
         writer.write(b"HTTP/1.1 405 Only CONNECT\r\n\r\n")
@@ -65,8 +66,9 @@ async def _attend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ta
         writer.write(b"HTTP/1.1 403 A private address\r\n\r\n")
         return
     try:
-        opened = await asyncio.wait_for(asyncio.open_connection(address, port), CONNECT_SECONDS_MAX)
-    except (OSError, asyncio.TimeoutError):
+        async with asyncio.timeout(CONNECT_SECONDS_MAX):
+            opened = await asyncio.open_connection(address, port)
+    except (TimeoutError, OSError):
         writer.write(b"HTTP/1.1 502 Cannot be reached\r\n\r\n")
         return
     far_reader, far_writer = opened
@@ -90,8 +92,13 @@ async def choose_address(host: str, port: int, targets: Sequence[str]) -> str | 
     return None
 
 
+async def _read_some(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(IDLE_SECONDS_MAX):
+        return await reader.read(COPY_BYTES)
+
+
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while piece := await asyncio.wait_for(reader.read(COPY_BYTES), IDLE_SECONDS_MAX):
+    while piece := await _read_some(reader):
         writer.write(piece)
         await writer.drain()
     with contextlib.suppress(OSError):

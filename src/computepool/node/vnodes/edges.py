@@ -259,7 +259,8 @@ class Edges:
         dial_at = clock.seconds() + UPGRADE_SECONDS
         while (link := peer.link) is not None:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(peer.lost.wait(), WATCH_SECONDS)
+                async with asyncio.timeout(WATCH_SECONDS):
+                    await peer.lost.wait()
             if link.relayed and self._dials(peer) and clock.seconds() > dial_at:
                 peer.settled.clear()
                 try:
@@ -293,10 +294,12 @@ class Edges:
         link: Link | None = None
         call: Any = None
         try:
-            await asyncio.wait_for(_connect(channel), DIAL_SECONDS)
+            async with asyncio.timeout(DIAL_SECONDS):
+                await _connect(channel)
             call = channel.stream_stream(f"/{SERVICE}/{OPEN}")()
             said = self._epoch
-            raw = await asyncio.wait_for(_exchange(call, self._hello(peer)), ANSWER_SECONDS)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                raw = await _exchange(call, self._hello(peer))
             if raw is grpc.aio.EOF:
                 # The status says why.
                 raise ConnectionError(f"{(await call.code()).name}: {await call.details()}")
@@ -304,7 +307,7 @@ class Edges:
             if hello.seat != peer.seat:
                 raise HelloRefused("another seat answers at this address")
             link = Link(_reader(call.read), call.write, relayed, hello)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             peer.trouble = "no answer in time"
         except (grpc.aio.AioRpcError, ConnectionError, HelloRefused, VersionMismatch) as error:
             peer.trouble = _tell(error)
@@ -334,16 +337,18 @@ class Edges:
         """Whoever dials us: another host, or the hub that wants to know whether we can be dialled."""
         refusal: tuple[grpc.StatusCode, str]
         try:
-            raw = await asyncio.wait_for(stream.read(), HELLO_SECONDS)
+            async with asyncio.timeout(HELLO_SECONDS):
+                raw = await stream.read()
             if raw is grpc.aio.EOF:
                 return
             if self._is_probe(raw):
                 await stream.write(self._answer_probe(raw))
                 return
             # A neighbour may be prepared before us.
-            await asyncio.wait_for(self._entered.wait(), ANSWER_SECONDS)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._entered.wait()
             peer, link = self._welcome(raw, stream)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             refusal = (
                 grpc.StatusCode.DEADLINE_EXCEEDED,
                 f"no hello within {HELLO_SECONDS:.0f} s, or none to answer it",
@@ -404,7 +409,8 @@ class Edges:
 async def _await_call(peer: Peer) -> None:
     """The peer dials us."""
     with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(peer.joined.wait(), AWAIT_SECONDS)
+        async with asyncio.timeout(AWAIT_SECONDS):
+            await peer.joined.wait()
 
 
 async def _connect(channel: Any) -> None:

@@ -158,7 +158,8 @@ class Host:
             self._edges.close(), self._driver.close(), self._session.close(), self._auditor.close()
         )
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(closing, CLOSE_SECONDS)
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await closing
 
     # Orders
 

@@ -9,10 +9,10 @@ export type Account = FromWire<Wire["Account"]>;
 export type AccountDispute = FromWire<Wire["AccountDispute"]>;
 type PlacedAttempt = FromWire<Wire["PlacedAttempt"]>;
 export type Attempt = PlacedAttempt["attempt"] & Omit<PlacedAttempt, "attempt">;
-export type BuggedNode = FromWire<Wire["BuggedNode"]>;
 export type Counts = FromWire<Wire["Counts"]>;
 export type Credits = FromWire<Wire["Credits"]>;
 export type Depth = FromWire<Wire["Depth"]>;
+export type DistrustedNode = FromWire<Wire["DistrustedNode"]>;
 export type Hold = FromWire<Wire["Hold"]>;
 export type HubView = FromWire<Wire["HubView"]>;
 export type Job = FromWire<Wire["Job"]>;
@@ -121,6 +121,8 @@ export const readFile = (sha256: string, bytesMax: number) => readBytes(pathOfFi
 export const listNodes = (query: Page & { state?: NodeState; online?: boolean; name?: string }) =>
   read(client.GET("/v1/nodes", { params: { query } }));
 export const getNode = (node_id: string) => read(client.GET("/v1/nodes/{node_id}", { params: { path: { node_id } } }));
+export const getNodeTrust = (node_id: string) =>
+  read(client.GET("/v1/nodes/{node_id}/trust", { params: { path: { node_id } } }));
 export const getNodeWhy = (node_id: string) =>
   read(client.GET("/v1/nodes/{node_id}/why", { params: { path: { node_id } } }));
 export const listNodeAttempts = (node_id: string, query: Page) =>
@@ -210,4 +212,4 @@ export const upholdDispute = (dispute_id: string, note: string) =>
   read(client.POST("/v1/operator/disputes/{dispute_id}/uphold", { params: { path: { dispute_id } }, body: { note } }));
 export const dismissDispute = (dispute_id: string, note: string) =>
   read(client.POST("/v1/operator/disputes/{dispute_id}/dismiss", { params: { path: { dispute_id } }, body: { note } }));
-export const listBuggedNodes = (query: Page) => read(client.GET("/v1/operator/bugged-nodes", { params: { query } }));
+export const listDistrustedNodes = (query: Page) => read(client.GET("/v1/operator/distrusted-nodes", { params: { query } }));

@@ -1,9 +1,9 @@
 // From the wire's types to the site's: amounts become bigint, times become Date. By name, as the API names them:
-// whatever has "microcredits" in its name is money, whatever ends in "_at" (or is "at", "since", "until") is a moment.
+// whatever has "microcredits" in its name is money, whatever ends in "_at" or "_since" (or is "at", "since", "until") is a moment.
 
 import { toMicrocredits, type Microcredits } from "../money.ts";
 
-type MomentKey = `${string}_at` | "at" | "since" | "until";
+type MomentKey = `${string}_at` | `${string}_since` | "at" | "since" | "until";
 type MoneyKey = `${string}microcredits${string}`;
 /** What strangers may have put in freely is passed on as it is. */
 type OpaqueKey = "body" | "details" | "env";
@@ -25,7 +25,7 @@ export type FromWire<T> = T extends (infer Item)[]
       }
     : T;
 
-const MOMENT = /(?:_at|^at|^since|^until)$/;
+const MOMENT = /(?:_at|_since|^at|^since|^until)$/;
 const OPAQUE = new Set(["body", "details", "env"]);
 
 export function fromWire<T>(value: T): FromWire<T> {

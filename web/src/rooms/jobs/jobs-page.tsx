@@ -85,6 +85,7 @@ export function Progress({ job }: { job: Job }) {
         parts={[
           { name: "succeeded", value: counts.succeeded, colour: "var(--ok)" },
           { name: "running", value: counts.running + counts.leased, colour: "var(--busy)" },
+          { name: "being checked", value: counts.verifying, colour: "var(--wait)" },
           { name: "failed", value: counts.failed, colour: "var(--bad)" },
           { name: "cancelled", value: counts.cancelled, colour: "var(--idle)" },
           { name: "waiting", value: counts.queued, colour: "var(--line)" },

@@ -5,7 +5,7 @@ import { useQuery } from "@tanstack/react-query";
 import { getJobWhy, type Job, type JobWhy } from "@/lib/api/gateway";
 import { countOf, showEnum, showTier } from "@/lib/words";
 import { Ask, Block } from "@/ui/faces";
-import { Badge, Card, LinkButton, Price, Tier } from "@/ui/parts";
+import { Amount, Badge, Card, LinkButton, Price, ShareBar, Stat, Tier } from "@/ui/parts";
 import { usePoll } from "@/ui/providers";
 import { Table } from "@/ui/table";
 
@@ -19,6 +19,7 @@ export function Why({ job, slice }: { job: Job; slice: number }) {
           <div className="grid min-h-72 min-w-0 content-start gap-5">
             {found.waiting ? <Waiting why={found.waiting} jobId={job.id} /> : null}
             {found.slice ? <OneSlice why={found.slice} /> : null}
+            {found.validation ? <Results why={found.validation} /> : null}
             {!found.waiting && !found.slice ? <p className="text-soft">Nothing waits, and there is nothing to explain.</p> : null}
           </div>
         )}
@@ -29,6 +30,31 @@ export function Why({ job, slice }: { job: Job; slice: number }) {
 
 type WaitingWhy = NonNullable<JobWhy["waiting"]>;
 type SliceWhy = NonNullable<JobWhy["slice"]>;
+type ResultsWhy = NonNullable<JobWhy["validation"]>;
+
+function Results({ why }: { why: ResultsWhy }) {
+  const { counts } = why;
+  return (
+    <section aria-label="How sure the results are" className="grid min-w-0 gap-3">
+      <p>{why.words}</p>
+      <ShareBar
+        label="Results"
+        parts={[
+          { name: "checked by others", value: counts.verified, colour: "var(--ok)" },
+          { name: "from trusted nodes", value: counts.accepted, colour: "var(--accent)" },
+          { name: "being checked", value: counts.verifying, colour: "var(--wait)" },
+          { name: "put right", value: counts.replaced, colour: "var(--busy)" },
+          { name: "unverified", value: counts.unverified, colour: "var(--idle)" },
+        ]}
+      />
+      <dl className="grid grid-cols-3 gap-4">
+        <Stat name="Confidence" value={why.confidence === null || why.confidence === undefined ? "–" : `${(why.confidence * 100).toFixed(2)} %`} />
+        <Stat name="Runs to check" value={why.check_count} />
+        <Stat name="They cost" value={<Amount of={why.check_microcredits} exact />} />
+      </dl>
+    </section>
+  );
+}
 
 function Waiting({ why, jobId }: { why: WaitingWhy; jobId: string }) {
   return (

@@ -3,7 +3,7 @@
 
 import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import dynamic from "next/dynamic";
-import { drainNode, getNode, getNodeEarnings, getNodeWhy, listNodeAttempts, pauseNode, removeNode, resumeNode, type Attempt, type Node } from "@/lib/api/gateway";
+import { drainNode, getNode, getNodeEarnings, getNodeTrust, getNodeWhy, listNodeAttempts, pauseNode, removeNode, resumeNode, type Attempt, type Node } from "@/lib/api/gateway";
 import { showCredits, toPlot } from "@/lib/money";
 import { countOf, showBytes, showDuration, showEnum, showId, showTier } from "@/lib/words";
 import { Bars } from "@/ui/charts";
@@ -16,7 +16,7 @@ import { Table, type Column } from "@/ui/table";
 import { complain, say } from "@/ui/toasts";
 import { useIdParam } from "@/ui/use-query-param";
 import { Ending } from "../jobs/attempts";
-import { fillDays, standingOf } from "./node.model";
+import { fillDays, showBonus, standingOf } from "./node.model";
 
 const OfferForm = dynamic(() => import("./offer-form"), { ssr: false, loading: () => <Block className="h-64" /> });
 const DAYS = 30;
@@ -108,6 +108,7 @@ function Detail({ node }: { node: Node }) {
             </p>
           </Card>
         </div>
+        <Trust node={node} />
         <Work node={node} />
       </div>
     </Page>
@@ -200,6 +201,44 @@ function Earned({ node }: { node: Node }) {
               <Stat name="In all" value={<Amount of={found.earned_microcredits} exact />} />
             </dl>
             <Bars label="Earned by day" bars={fillDays(found.days, DAYS, new Date()).map((day) => ({ name: day.day, value: toPlot(day.earned_microcredits), title: `${day.day}: ${showCredits(day.earned_microcredits)} credits in ${showDuration(day.seconds)}` }))} />
+          </div>
+        )}
+      </Ask>
+    </Card>
+  );
+}
+
+function Trust({ node }: { node: Node }) {
+  const poll = usePoll();
+  const trust = useQuery({ queryKey: ["node-part", node.id, "trust"], queryFn: () => getNodeTrust(node.id), refetchInterval: poll || 10_000 });
+  return (
+    <Card title="Trust" note="in its results">
+      <Ask query={trust} loading={<Block className="h-32" />}>
+        {(found) => (
+          <div className="grid gap-4">
+            <p>
+              <Badge state={found.standing} /> <span className="ml-1">{found.words}</span>
+            </p>
+            <dl className="grid grid-cols-2 gap-4 sm:grid-cols-4">
+              <Stat name="Results checked" value={found.validated_count} />
+              <Stat name="Right, at least" value={found.validated_count ? `${Math.floor(found.integrity * 100)} %` : "–"} />
+              <Stat name="Share that is checked" value={`${Math.round(found.audit_rate * 100)} %`} />
+              <Stat name="Right ones to go" value={found.results_missing} />
+              <Stat name="Serving cleanly" value={found.serving_since ? <Time at={found.serving_since} /> : "not yet"} />
+              <Stat name="Pay held back" value={showDuration(found.holdback_seconds ?? 0)} />
+              <Stat name="Bonus" value={showBonus(found.bonus_ppm ?? 0)} />
+              <Stat name="Pay that waits" value={<Amount of={found.pay_waiting_microcredits ?? 0n} />} />
+            </dl>
+            <p className="text-sm text-soft">{found.pay_words}</p>
+            {found.recent.length ? (
+              <ul aria-label="Last results that were checked" className="flex flex-wrap gap-1.5">
+                {found.recent.map((each, index) => (
+                  <li key={index} title={each.at.toLocaleString()}>
+                    <Badge tone={each.right === true ? "ok" : each.right === false ? "bad" : "idle"}>{each.right === true ? "right" : each.right === false ? "wrong" : "not counted"}</Badge>
+                  </li>
+                ))}
+              </ul>
+            ) : null}
           </div>
         )}
       </Ask>

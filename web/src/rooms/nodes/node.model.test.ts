@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { fillDays, listTiers, standingOf } from "./node.model.ts";
+import { fillDays, listTiers, showBonus, standingOf } from "./node.model.ts";
 
 test("a node's standing is the first thing that an owner would want to know", () => {
   const node = { state: "active" as const, online: true, slots: [{ busy: false }] };
@@ -18,4 +18,8 @@ test("days without work are days, too", () => {
 
 test("tiers are listed once", () => {
   assert.deepEqual(listTiers({ slots: [{ tier: "cpu" }, { tier: "rtx-4090" }, { tier: "cpu" }] }), ["cpu", "rtx-4090"]);
+});
+
+test("a bonus is a percentage without zeros that say nothing", () => {
+  assert.deepEqual([0, 333, 10_000, 25_000, 50_000].map(showBonus), ["none yet", "0.03 %", "1 %", "2.5 %", "5 %"]);
 });

@@ -18,6 +18,11 @@ export function fillDays<T extends { day: string; earned_microcredits: bigint; s
   });
 }
 
+/** A part of a million of the price, for people. */
+export function showBonus(ppm: number): string {
+  return ppm ? `${(ppm / 10_000).toFixed(2).replace(/\.?0+$/, "")} %` : "none yet";
+}
+
 /** Each tier once, in the order of the slots. */
 export function listTiers(node: { slots: { tier: string }[] }): string[] {
   return [...new Set(node.slots.map((slot) => slot.tier))];

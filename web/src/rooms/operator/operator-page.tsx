@@ -1,5 +1,5 @@
 "use client";
-// For operators: health, charts of queue and fleet, what waits for a decision, nodes that computed wrongly, accounts, and the audit search.
+// For operators: health, charts of queue and fleet, what waits for a decision, nodes whose results were wrong, accounts, and the audit search.
 
 import { useQuery } from "@tanstack/react-query";
 import dynamic from "next/dynamic";
@@ -13,7 +13,7 @@ import { useAccount, usePoll } from "@/ui/providers";
 
 const Accounts = dynamic(() => import("./accounts"), { ssr: false, loading: () => <Block className="h-64" /> });
 const Decisions = dynamic(() => import("./decisions"), { ssr: false, loading: () => <Block className="h-64" /> });
-const BuggedNodes = dynamic(() => import("./bugged-nodes"), { ssr: false, loading: () => <Block className="h-40" /> });
+const DistrustedNodes = dynamic(() => import("./distrusted-nodes"), { ssr: false, loading: () => <Block className="h-60" /> });
 const Audit = dynamic(() => import("./audit"), { ssr: false, loading: () => <Block className="h-64" /> });
 
 export function OperatorPage() {
@@ -34,7 +34,7 @@ function Rooms() {
       <Health />
       <Charts />
       <Decisions />
-      <BuggedNodes />
+      <DistrustedNodes />
       <Accounts />
       <Audit />
     </div>
@@ -46,7 +46,7 @@ function Health() {
   const overview = useQuery({ queryKey: ["operator", "overview"], queryFn: getOverview, refetchInterval: poll || 5_000 });
   return (
     <Card title="Health">
-      <Ask query={overview} loading={<Block className="h-40" />}>
+      <Ask query={overview} loading={<Block className="h-[18.875rem] sm:h-40 xl:h-24" />}>
         {(found) => (
           <div className="grid gap-5">
             <p className="flex flex-wrap items-center gap-x-4 gap-y-1">

@@ -132,6 +132,18 @@ function Form({ start }: { start: Draft }) {
               <Choice label="Prefer" value={draft.prefer} options={["value", "cheapest", "fastest"] as const} onChange={(prefer) => set("prefer", prefer)} />
             </div>
           </div>
+          <div className="mt-4 flex flex-wrap gap-x-8 gap-y-3">
+            <div>
+              <p className="mb-1 text-sm font-medium">Have results checked by others, comparing</p>
+              <Choice label="Compare results" value={draft.compare} options={["none", "exact", "numeric"] as const} show={(compare) => ({ none: "not at all", exact: "every byte", numeric: "numbers, within a tolerance" })[compare]} onChange={(compare) => set("compare", compare)} />
+            </div>
+            {draft.compare !== "none" ? (
+              <div>
+                <p className="mb-1 text-sm font-medium">Which of them</p>
+                <Choice label="Which results are checked" value={draft.verify} options={["audit", "quorum"] as const} show={(verify) => (verify === "audit" ? "some" : "all, by two strangers")} onChange={(verify) => set("verify", verify)} />
+              </div>
+            ) : null}
+          </div>
         </Card>
       </form>
       <div className="grid gap-6 xl:sticky xl:top-20">

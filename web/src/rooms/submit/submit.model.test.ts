@@ -22,10 +22,14 @@ test("the form, the command and the program ask for the same", () => {
   assert.equal(toCommandLine(draft), "computepool run --name 'a b' --slices 8 --vram 16GB --max-price 40 --wall 10m -- sh -c nproc");
   assert.match(toPython(draft), /vram="16GB"/);
   assert.match(toPython(draft), /max_price="40"/);
+  const checked = { ...draft, compare: "exact" as const, verify: "quorum" as const };
+  assert.match(toCommandLine(checked), /--compare exact --verify quorum/);
+  assert.match(toPython(checked), /compare="exact",\n {4}verify="quorum"/);
 });
 
 test("a job that is run again asks for what it asked for", () => {
-  const spec = toSpec({ ...START, gpu: true, vramGb: 8, region: "in" }, 5_000_000);
+  const spec = toSpec({ ...START, gpu: true, vramGb: 8, region: "in", compare: "numeric", verify: "quorum" }, 5_000_000);
   const again = fromSpec(spec);
   assert.deepEqual(toSpec(again, 5_000_000), spec);
+  assert.equal(fromSpec({ compare: { kind: "command" } }).compare, "none", "not by another measure than was asked for");
 });

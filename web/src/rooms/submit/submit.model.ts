@@ -18,6 +18,8 @@ export interface Draft {
   kind: string;
   retries: number;
   wallMinutes: number;
+  compare: "none" | "exact" | "numeric";
+  verify: "audit" | "quorum";
 }
 
 export const START: Draft = {
@@ -45,6 +47,8 @@ with open(os.path.join(os.environ["COMPUTEPOOL_OUTPUT_DIR"], "square.txt"), "w")
   kind: "compute",
   retries: 2,
   wallMinutes: 10,
+  compare: "none",
+  verify: "audit",
 };
 
 const GB = 1_000_000_000;
@@ -110,6 +114,7 @@ export function toSpec(draft: Draft, ceilingMicrocredits: number | null) {
     wall_seconds: draft.wallMinutes * 60,
     prefer: draft.prefer,
     requirements: toRequirements(draft, ceilingMicrocredits),
+    ...(draft.compare === "none" ? {} : { compare: { kind: draft.compare }, verify: draft.verify }),
   };
 }
 
@@ -123,6 +128,8 @@ export function fromSpec(spec: {
   retries?: number;
   wall_seconds?: number;
   prefer?: Draft["prefer"];
+  compare?: { kind?: string } | null;
+  verify?: string;
   requirements?: { gpu?: boolean; vram_bytes?: number; ram_bytes?: number; cores?: number; disk_bytes?: number; tiers?: string[]; regions?: string[]; ceiling_microcredits_per_hour?: bigint | number | null };
 }): Draft {
   const asked = spec.requirements ?? {};
@@ -146,6 +153,9 @@ export function fromSpec(spec: {
     kind: spec.kind ?? "compute",
     retries: spec.retries ?? 2,
     wallMinutes: Math.max(1, Math.ceil((spec.wall_seconds ?? 600) / 60)),
+    // A command that compares comes with files, which this form does not send.
+    compare: !spec.compare || spec.verify === "none" || spec.compare.kind === "command" ? "none" : spec.compare.kind === "numeric" ? "numeric" : "exact",
+    verify: spec.verify === "quorum" ? "quorum" : "audit",
   };
 }
 
@@ -166,6 +176,8 @@ export function toCommandLine(draft: Draft): string {
   if (draft.kind !== "compute") add("--kind", draft.kind);
   if (draft.retries !== 2) add("--retries", draft.retries);
   if (draft.wallMinutes !== 60) add("--wall", `${draft.wallMinutes}m`);
+  if (draft.compare !== "none") add("--compare", draft.compare);
+  if (draft.compare !== "none" && draft.verify === "quorum") add("--verify", "quorum");
   if (draft.mode === "script") words.push("script.py");
   else words.push("--", ...(splitCommand(draft.command) ?? []).map(quoteWord));
   return words.join(" ");
@@ -189,6 +201,8 @@ export function toPython(draft: Draft): string {
   if (draft.kind !== "compute") told.push(["kind", JSON.stringify(draft.kind)]);
   if (draft.retries !== 2) told.push(["retries", String(draft.retries)]);
   if (draft.wallMinutes !== 60) told.push(["wall_seconds", String(draft.wallMinutes * 60)]);
+  if (draft.compare !== "none") told.push(["compare", `"${draft.compare}"`]);
+  if (draft.compare !== "none" && draft.verify === "quorum") told.push(["verify", '"quorum"']);
   const lines = told.map(([name, value]) => `    ${name}=${value},`);
   return ["from computepool.sdk import Client", "", "job = Client().submit(", ...lines, ")", "job.wait()", 'job.download("results")'].join("\n");
 }

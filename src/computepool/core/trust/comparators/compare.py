@@ -6,8 +6,6 @@ A third way, a command of the submitter's, runs in a sandbox and is not decided 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
 
 from computepool.core.trust.comparators.arrays import (
     UNPACKED_BYTES_MAX,
@@ -17,21 +15,9 @@ from computepool.core.trust.comparators.arrays import (
     read_npz,
     read_safetensors,
 )
+from computepool.core.trust.comparators.kinds import Comparator, ComparatorKind
 from computepool.core.trust.comparators.texts import find_csv_difference, find_json_difference
-from computepool.core.trust.comparators.tolerance import USUAL, Tolerance, Unreadable
-
-
-class ComparatorKind(str, Enum):
-    EXACT = "exact"
-    NUMERIC = "numeric"
-    COMMAND = "command"
-
-
-@dataclass(frozen=True, slots=True)
-class Comparator:
-    kind: ComparatorKind = ComparatorKind.EXACT
-    tolerance: Tolerance = USUAL
-
+from computepool.core.trust.comparators.tolerance import Tolerance, Unreadable
 
 NUMERIC_SUFFIXES = (".npy", ".npz", ".safetensors", ".csv", ".json")
 

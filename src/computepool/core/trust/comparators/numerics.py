@@ -1,24 +1,30 @@
-"""Whether two nodes may be asked for the same bits: only within one numerics class."""
+"""Whether two machines may be asked for the same bits: only within one numeric class.
+
+The last bits of a sum depend on what adds it up: a library chooses its kernels by the maker of the processor and by
+its instructions, and a GPU has its own. How many threads there are is the job's choice, and the same for all.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Any
 
-from computepool.core.trust.comparators.compare import Comparator, ComparatorKind
+from computepool.core.trust.comparators.kinds import Comparator, ComparatorKind
 
-
-@dataclass(frozen=True, slots=True)
-class NumericsClass:
-    """What the last bits of a sum depend on."""
-
-    # Of the GPU (or, without one, of the processor): ada, ampere, x86-64-v3.
-    architecture: str
-    driver: str
-    # Of what computes: numpy 2.4 with its BLAS, torch 2.8.
-    library: str
-    threads: int
+_GPU_SLOT = "gpu:"
 
 
-def may_judge(comparator: Comparator, *, computes_floats: bool, one: NumericsClass, other: NumericsClass) -> bool:
-    """Whether a difference between the two is evidence at all. A tolerance holds across classes, bits do not."""
-    return comparator.kind is not ComparatorKind.EXACT or not computes_floats or one == other
+def find_numeric_class(hardware: Mapping[str, Any], slot: str, *, uses_gpu: bool) -> str:
+    """Of one slot, by what its node has told of its hardware. For people to read, too."""
+    # Of an agent that tells no instructions the name has to do.
+    processor = str(hardware.get("instruction_set") or hardware.get("cpu_name") or "")
+    if not uses_gpu or not slot.startswith(_GPU_SLOT):
+        return processor
+    gpu = hardware["gpus"][int(slot.removeprefix(_GPU_SLOT))]
+    return "/".join([gpu["name"], gpu.get("driver", ""), gpu.get("runtime", ""), processor])
+
+
+def may_judge(comparator: Comparator, one: str, other: str) -> bool:
+    """Whether a difference between two classes is evidence at all. A tolerance holds across classes, bits do not,
+    unless the submitter says that theirs do."""
+    return comparator.kind is not ComparatorKind.EXACT or comparator.anywhere or one == other

@@ -14,7 +14,8 @@ class Unreadable(Exception):
 class Tolerance:
     """Two numbers agree if they differ by no more than absolute + relative x the larger of them."""
 
-    # Single precision summed in another order, such as on another number of threads, stays well within it.
+    # Single precision summed in another order, such as on another number of threads, stays within it, unless terms
+    # nearly cancel (arrays.py).
     relative: float = 1e-5
     absolute: float = 1e-8
 

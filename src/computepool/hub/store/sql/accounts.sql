@@ -45,7 +45,8 @@ UPDATE accounts SET roles = coalesce(:roles::account_role[], roles),
        stored_bytes_max = coalesce(:stored_bytes_max::bigint, stored_bytes_max),
        calls_per_minute_max = coalesce(:calls_per_minute_max::integer, calls_per_minute_max),
        fair_weight = coalesce(:fair_weight::double precision, fair_weight),
-       priority_class_max = coalesce(:priority_class_max::priority_class, priority_class_max)
+       priority_class_max = coalesce(:priority_class_max::priority_class, priority_class_max),
+       new_nodes_max = coalesce(:new_nodes_max::integer, new_nodes_max)
  WHERE id = :id;
 
 -- name: set_suspended!

@@ -1,25 +1,27 @@
 -- name: insert_leases
 -- Guarded, so that it is safe whether or not its heads were locked before: a slice that is not queued any more, or at
 -- which another hub is at this moment, is passed over. Ordered by node and slot; a slot that another hub has just
--- filled is passed over by the unique index, and its slice stays queued. Only the first lease of a job touches its
+-- filled is passed over by the unique index, and its slice stays queued. The state is compared as text, or a plan that
+-- is kept might go through the index of all that is queued. Only the first lease of a job touches its
 -- row; rows of jobs are locked in order, after the others.
 WITH planned AS (
     SELECT * FROM unnest(:ids::text::uuid[], :job_ids::text::uuid[], :slice_indexes::text::integer[], :numbers::text::integer[],
                          :node_ids::text::uuid[], :slots::text::text[], :expected_seconds::text::double precision[],
                          :account_ids::text::uuid[], :rates::text::bigint[], :slice_prices::text::bigint[],
-                         :pooled::text::boolean[])
-        AS p (id, job_id, slice_index, number, node_id, slot, expected_seconds, account_id, rate, slice_price, pooled)),
+                         :pooled::text::boolean[], :fee_ppms::text::integer[], :holdbacks::text::integer[])
+        AS p (id, job_id, slice_index, number, node_id, slot, expected_seconds, account_id, rate, slice_price, pooled,
+              fee_ppm, holdback_seconds)),
 free AS MATERIALIZED (
     SELECT s.job_id, s.slice_index FROM slices s
       JOIN planned p ON p.job_id = s.job_id AND p.slice_index = s.slice_index AND p.number = s.attempt_count + 1
-     WHERE s.state = 'queued' FOR UPDATE OF s SKIP LOCKED),
+     WHERE s.state::text = 'queued' FOR UPDATE OF s SKIP LOCKED),
 granted AS (
     INSERT INTO attempts (id, job_id, slice_index, number, node_id, slot, expected_seconds, expires_at,
                           rate_microcredits_per_hour, slice_price_microcredits, rate_card_version, fee_ppm,
                           holdback_seconds, pooled)
     SELECT p.id, p.job_id, p.slice_index, p.number, p.node_id, p.slot, p.expected_seconds,
            clock_timestamp() + :lease_seconds::double precision * interval '1 second',
-           p.rate, p.slice_price, :rate_card_version::text, :fee_ppm::integer, :holdback_seconds::integer,
+           p.rate, p.slice_price, :rate_card_version::text, p.fee_ppm, p.holdback_seconds,
            coalesce(p.pooled, false)
       FROM planned p JOIN free ON free.job_id = p.job_id AND free.slice_index = p.slice_index
      ORDER BY p.node_id, p.slot
@@ -62,12 +64,12 @@ locked AS MATERIALIZED (
      WHERE a.state IN ('leased', 'running') OR a.id = ANY(:ids::text::uuid[])
      ORDER BY a.id FOR UPDATE OF a),
 counted AS MATERIALIZED (
-    SELECT id, account_id, name, slice_count, succeeded_count, failed_count, cancelled_count, started_at,
+    SELECT id, account_id, slice_count, succeeded_count, failed_count, cancelled_count, started_at,
            state AS job_state, run_seconds_sum, wall_seconds, held_remaining, reserve_microcredits,
            charged_microcredits, run_id
       FROM jobs WHERE id IN (SELECT job_id FROM wanted) AND (SELECT count(*) FROM locked) >= 0
      ORDER BY id FOR UPDATE)
-SELECT c.id AS counted_job_id, c.account_id, c.name, c.slice_count, c.succeeded_count, c.failed_count,
+SELECT c.id AS counted_job_id, c.account_id, c.slice_count, c.succeeded_count, c.failed_count,
        c.cancelled_count, c.started_at, c.job_state, c.run_seconds_sum, c.wall_seconds, c.held_remaining,
        c.reserve_microcredits, c.charged_microcredits, c.run_id, locked.*, clock_timestamp() AS now
   FROM counted c LEFT JOIN locked ON locked.job_id = c.id;
@@ -135,7 +137,7 @@ SELECT e.kind, e.account_id, e.job_id, e.body::jsonb
 -- Beats of many nodes in one statement; an attempt is extended only for the node that holds it. It waits for nobody:
 -- whoever holds many rows and waits for one more meets, sooner or later, a completion that waits for one of his (a new
 -- lease for a slot waits until it is known whether the attempt there is still live). Returns what was passed over.
-WITH beats AS (SELECT * FROM unnest(:ids::uuid[], :node_ids::uuid[]) AS b (id, node_id)),
+WITH beats AS (SELECT * FROM unnest(:ids::text::uuid[], :node_ids::text::uuid[]) AS b (id, node_id)),
      locked AS (SELECT a.id FROM attempts a JOIN beats b ON b.id = a.id AND b.node_id = a.node_id
                  WHERE a.state IN ('leased', 'running') FOR UPDATE OF a SKIP LOCKED),
      extended AS (UPDATE attempts
@@ -151,7 +153,8 @@ UPDATE attempts SET expires_at = clock_timestamp() + :lease_seconds::double prec
 
 -- name: list_unacknowledged
 SELECT a.id FROM attempts a
-  JOIN unnest(:ids::uuid[], :node_ids::uuid[]) AS b (id, node_id) ON b.id = a.id AND b.node_id = a.node_id
+  JOIN unnest(:ids::text::uuid[], :node_ids::text::uuid[]) AS b (id, node_id)
+    ON b.id = a.id AND b.node_id = a.node_id
  WHERE a.state = 'leased';
 
 -- name: list_overdue

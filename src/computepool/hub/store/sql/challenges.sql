@@ -24,12 +24,15 @@ SELECT count(*) FROM challenges
  WHERE node_id = :node_id AND slot = :slot AND issued_at > clock_timestamp() - :seconds::double precision * interval '1 second';
 
 -- name: list_rounds
--- Of this claim and since the last verdict, by challenges_node_idx.
+-- Of this claim, since the last verdict and since the node was asked, by challenges_node_idx. After a verdict that left
+-- the proof as it was, its rounds must not count once more.
 SELECT size, products, is_right, extract(epoch FROM committed_at - issued_at)::double precision AS seconds
   FROM challenges c
  WHERE node_id = :node_id AND slot = :slot AND claim = :claim AND opened_at IS NOT NULL
    AND issued_at > coalesce((SELECT p.decided_at FROM proofs p WHERE p.node_id = c.node_id AND p.slot = c.slot),
                             '-infinity')
+   AND issued_at >= coalesce((SELECT s.asked_at FROM sittings s WHERE s.node_id = c.node_id AND s.slot = c.slot),
+                             '-infinity')
  ORDER BY issued_at DESC LIMIT :limit_count;
 
 -- name: upsert_proof!

@@ -1,18 +1,26 @@
 -- name: take_due
 -- Earnings whose holdback is over, oldest first, through attempts_release_idx. A receipt that nobody has looked at yet
--- is waited for; one that does not hold is passed over where the operator has dismissed that. SKIP LOCKED: another hub
--- is releasing some of them.
+-- is waited for, and so are a check of the result and a trial: all for a moment. What waits for its node may wait for weeks: it is
+-- taken with where the node stands, and put off, so that it is not read again with every look. A receipt that does not
+-- hold is passed over where the operator has dismissed that. SKIP LOCKED: another hub is releasing some of them.
 SELECT a.id, a.job_id, j.account_id AS submitter_id, n.account_id AS owner_id, a.release_at, a.earning_state,
        a.charged_microcredits - a.fee_microcredits AS owner_microcredits, a.fee_microcredits,
        coalesce(r.state = 'refused', false) AND NOT EXISTS (
            SELECT FROM disputes d WHERE d.attempt_id = a.id AND d.origin = 'receipt' AND d.state = 'dismissed')
-           AS receipt_refused
+           AS receipt_refused,
+       coalesce(a.finished_at, a.leased_at) AS earned_at,
+       j.verify IS NOT NULL OR j.checks_attempt_id IS NOT NULL AS is_checked,
+       t.right_weight, t.wrong_weight, t.validated_count, t.counted_at, t.standing, t.since, t.wrong_at,
+       t.bugged_count, t.returning_left, t.is_vouched, t.serving_since
   FROM attempts a
   JOIN jobs j ON j.id = a.job_id
   JOIN nodes n ON n.id = a.node_id
+  LEFT JOIN node_trust t ON t.node_id = a.node_id
   LEFT JOIN receipts r ON r.id = a.receipt_id
  WHERE a.earning_state = 'pending' AND a.release_at <= :now::timestamptz
    AND (a.receipt_id IS NULL OR r.state <> 'unverified')
+   AND NOT EXISTS (SELECT 1 FROM checks c WHERE c.attempt_id = a.id AND c.state <> 'closed')
+   AND NOT EXISTS (SELECT 1 FROM trials r WHERE r.job_id = a.job_id AND r.closed_at IS NULL)
  ORDER BY a.release_at LIMIT :limit_count FOR NO KEY UPDATE OF a SKIP LOCKED;
 
 -- name: lock_earning^
@@ -25,6 +33,25 @@ SELECT a.id, a.job_id, j.account_id AS submitter_id, n.account_id AS owner_id, a
 -- name: change_earnings!
 -- The caller has locked them.
 UPDATE attempts SET earning_state = :state::earning_state WHERE id = ANY(:ids::uuid[]);
+
+-- name: put_off!
+-- The caller has locked them.
+UPDATE attempts SET pay_waits_since = coalesce(pay_waits_since, release_at), release_at = p.look_at
+  FROM unnest(:ids::uuid[], :look_at::timestamptz[]) AS p (id, look_at) WHERE attempts.id = p.id;
+
+-- name: take_up!
+-- The wait of a node's pay is over; through attempts_waiting_pay_idx. It waits for nobody: what somebody else holds, or is
+-- putting off at this moment, is looked at again within a day.
+WITH waiting AS (
+    SELECT id FROM attempts WHERE node_id = :node_id AND earning_state = 'pending' AND pay_waits_since IS NOT NULL
+     ORDER BY id LIMIT :limit_count FOR NO KEY UPDATE SKIP LOCKED)
+UPDATE attempts SET release_at = pay_waits_since, pay_waits_since = NULL
+  FROM waiting WHERE attempts.id = waiting.id;
+
+-- name: sum_waiting^
+-- Of a node, through attempts_waiting_pay_idx.
+SELECT count(*) AS count, coalesce(sum(charged_microcredits - fee_microcredits), 0)::bigint AS microcredits
+  FROM attempts WHERE node_id = :node_id AND earning_state = 'pending' AND pay_waits_since IS NOT NULL;
 
 -- name: list_debtors
 -- Who owes and has something, through the primary key: names of accounts begin with their kind and a slash, and the

@@ -22,6 +22,14 @@ SELECT kid, purpose, secret, public_key, signs_from, signs_from <= clock_timesta
 UPDATE hub_keys SET retires_at = clock_timestamp() + :retire_seconds * interval '1 second'
  WHERE purpose = 'signing' AND kid = ANY(:kids::text[]) AND retires_at IS NULL;
 
+-- name: revoke_key!
+UPDATE hub_keys SET retires_at = clock_timestamp() WHERE purpose = 'signing' AND kid = :kid;
+
+-- name: keep_key!
+-- It signs from now on, and for as long as nobody says otherwise.
+UPDATE hub_keys SET retires_at = NULL, signs_from = least(signs_from, clock_timestamp())
+ WHERE purpose = 'signing' AND kid = :kid;
+
 -- name: get_now$
 SELECT clock_timestamp();
 

@@ -10,9 +10,9 @@ WITH wanted AS (
                          :weight_sets::text::text[], :slice_counts::text::integer[], :retries::text::smallint[],
                          :wall_seconds::text::integer[], :deadlines::text::timestamptz[], :expires_at::text::timestamptz[],
                          :keys::text::text[], :request_sha256s::text::bytea[], :reserves::text::bigint[],
-                         :slice_bases::text::bigint[])
+                         :slice_bases::text::bigint[], :verifies::text::verify_mode[])
         AS w (id, account_id, name, spec, shape_id, priority, priority_class, prefer, weight_set, slice_count, retries,
-              wall_seconds, deadline_at, expires_at, key, request_sha256, reserve, slice_base)),
+              wall_seconds, deadline_at, expires_at, key, request_sha256, reserve, slice_base, verify)),
 keyed AS (
     INSERT INTO idempotency (account_id, key, request_sha256, job_id)
     SELECT account_id, key, request_sha256, id FROM wanted WHERE key IS NOT NULL ORDER BY account_id, key, id
@@ -24,23 +24,26 @@ born AS (
                           holdback_seconds, pooled)
     SELECT b.id, b.job_id, b.slice_index, 1, b.node_id, b.slot, b.expected_seconds,
            clock_timestamp() + :lease_seconds::double precision * interval '1 second',
-           b.rate, b.slice_price, :rate_card_version::text, :fee_ppm::integer, :holdback_seconds::integer,
+           b.rate, b.slice_price, :rate_card_version::text, b.fee_ppm, b.holdback_seconds,
            coalesce(b.pooled, false)
       FROM unnest(:attempt_ids::text::uuid[], :attempt_job_ids::text::uuid[], :attempt_slice_indexes::text::integer[],
                   :node_ids::text::uuid[], :slots::text::text[], :expected_seconds::text::double precision[],
-                  :rates::text::bigint[], :slice_prices::text::bigint[], :pooled::text::boolean[])
-           AS b (id, job_id, slice_index, node_id, slot, expected_seconds, rate, slice_price, pooled)
+                  :rates::text::bigint[], :slice_prices::text::bigint[], :pooled::text::boolean[],
+                  :fee_ppms::text::integer[], :holdbacks::text::integer[])
+           AS b (id, job_id, slice_index, node_id, slot, expected_seconds, rate, slice_price, pooled, fee_ppm,
+                 holdback_seconds)
      WHERE b.job_id IN (SELECT id FROM fresh)
      ORDER BY b.node_id, b.slot
     ON CONFLICT DO NOTHING RETURNING id, job_id, slice_index),
 new AS (
     INSERT INTO jobs (id, account_id, name, spec, shape_id, priority, priority_class, prefer, weight_set, slice_count,
                       retries, wall_seconds, deadline_at, expires_at, state, started_at, reserve_microcredits,
-                      held_remaining, slice_base_microcredits)
+                      held_remaining, slice_base_microcredits, verify)
     SELECT f.id, f.account_id, f.name, f.spec::jsonb, f.shape_id, f.priority, f.priority_class, f.prefer,
            f.weight_set, f.slice_count, f.retries, f.wall_seconds, f.deadline_at, f.expires_at,
            (CASE WHEN b.job_id IS NULL THEN 'queued' ELSE 'running' END)::job_state,
-           CASE WHEN b.job_id IS NOT NULL THEN now() END, f.reserve, f.reserve * f.slice_count, f.slice_base
+           CASE WHEN b.job_id IS NOT NULL THEN now() END, f.reserve, f.reserve * f.slice_count, f.slice_base,
+           f.verify
       FROM fresh f LEFT JOIN (SELECT DISTINCT job_id FROM born) AS b ON b.job_id = f.id
     RETURNING id, account_id, shape_id, priority, priority_class, slice_count, created_at),
 new_slices AS (
@@ -64,28 +67,33 @@ SELECT new.id, new.created_at, born.id AS attempt_id FROM new LEFT JOIN born ON 
 SELECT j.*,
        (SELECT count(*) FROM attempts a WHERE a.job_id = j.id AND a.state = 'leased') AS leased_count,
        (SELECT count(*) FROM attempts a WHERE a.job_id = j.id AND a.state = 'running') AS running_count,
+       CASE WHEN j.verify IS NULL THEN 0 ELSE
+           (SELECT count(*) FROM slices s WHERE s.job_id = j.id AND s.state = 'verifying') END AS verifying_count,
        (SELECT min(coalesce(a.saved_at, a.started_at, a.leased_at)) FROM attempts a
          WHERE a.job_id = j.id AND a.state IN ('leased', 'running') AND j.run_id IS NULL) AS at_risk_since
   FROM jobs j WHERE j.id = :id;
 
 -- name: list_jobs
--- Newest first: ids are ordered by time. An operator lists all (account_id is null).
+-- Newest first: ids are ordered by time. An operator lists all (account_id is null). Runs that check others' results
+-- belong to the jobs that they check.
 SELECT j.*,
        (SELECT count(*) FROM attempts a WHERE a.job_id = j.id AND a.state = 'leased') AS leased_count,
        (SELECT count(*) FROM attempts a WHERE a.job_id = j.id AND a.state = 'running') AS running_count,
+       CASE WHEN j.verify IS NULL THEN 0 ELSE
+           (SELECT count(*) FROM slices s WHERE s.job_id = j.id AND s.state = 'verifying') END AS verifying_count,
        (SELECT min(coalesce(a.saved_at, a.started_at, a.leased_at)) FROM attempts a
          WHERE a.job_id = j.id AND a.state IN ('leased', 'running') AND j.run_id IS NULL) AS at_risk_since
   FROM jobs j
  WHERE (:account_id::uuid IS NULL OR j.account_id = :account_id)
-   AND (:before::uuid IS NULL OR j.id < :before)
+   AND (:before::uuid IS NULL OR j.id < :before) AND j.checks_attempt_id IS NULL
    AND (:state::job_state IS NULL OR j.state = :state::job_state)
    AND (:name::text IS NULL OR strpos(lower(j.name), lower(:name::text)) > 0)
  ORDER BY j.id DESC LIMIT :limit_count;
 
 -- name: list_orders
-SELECT id, account_id, spec, slice_count, wall_seconds, prefer, weight_set, run_id, slice_base_microcredits,
-       reserve_microcredits
-  FROM jobs WHERE id = ANY(:ids::uuid[]);
+SELECT j.id, j.account_id, j.spec, j.wall_seconds, j.prefer, j.weight_set, j.run_id, j.slice_base_microcredits,
+       j.reserve_microcredits, s.sealed
+  FROM jobs j LEFT JOIN job_secrets s ON s.job_id = j.id WHERE j.id = ANY(:ids::uuid[]);
 
 -- name: list_expired
 SELECT id FROM jobs WHERE finished_at IS NULL AND expires_at <= clock_timestamp() ORDER BY expires_at LIMIT :limit_count;
@@ -99,6 +107,8 @@ SELECT i.account_id, i.key, i.request_sha256, i.job_id
 SELECT j.*,
        (SELECT count(*) FROM attempts a WHERE a.job_id = j.id AND a.state = 'leased') AS leased_count,
        (SELECT count(*) FROM attempts a WHERE a.job_id = j.id AND a.state = 'running') AS running_count,
+       CASE WHEN j.verify IS NULL THEN 0 ELSE
+           (SELECT count(*) FROM slices s WHERE s.job_id = j.id AND s.state = 'verifying') END AS verifying_count,
        (SELECT min(coalesce(a.saved_at, a.started_at, a.leased_at)) FROM attempts a
          WHERE a.job_id = j.id AND a.state IN ('leased', 'running') AND j.run_id IS NULL) AS at_risk_since
   FROM jobs j WHERE j.id = ANY(:ids::uuid[]);

@@ -77,10 +77,10 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM jobs WHERE finished_at IS NULL AND s
        (SELECT count(*) FROM runs WHERE finished_at IS NULL AND state = 'running')::integer AS networks_training;
 
 -- name: list_recent_jobs
--- Newest first, by anybody; with the name only where the submitter lets strangers read it.
+-- Newest first, by anybody, without the runs that check results; with the name only where the submitter lets strangers read it.
 SELECT j.id, CASE WHEN p.shows_titles THEN j.name END AS title, j.spec ->> 'kind' AS kind, j.state, j.slice_count,
        j.succeeded_count, j.created_at, j.finished_at
-  FROM (SELECT * FROM jobs ORDER BY id DESC LIMIT :limit_count) AS j
+  FROM (SELECT * FROM jobs WHERE checks_attempt_id IS NULL ORDER BY id DESC LIMIT :limit_count) AS j
   LEFT JOIN profiles p ON p.account_id = j.account_id
  ORDER BY j.id DESC;
 

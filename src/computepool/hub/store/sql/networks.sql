@@ -69,7 +69,7 @@ SELECT s.node_id, s.name, s.kind, s.tier, s.vram_bytes, s.cores, s.ram_bytes, s.
        n.isolation, n.allows, n.floor_microcredits_per_hour, n.account_id, n.name AS node_name, n.boot_id, p.numeric_class,
        p.memory_bytes, p.flops_per_second,
        coalesce(p.bytes_per_second, p.measured_bytes_per_second) AS bytes_per_second, p.latency_seconds, p.address,
-       r.finished, r.failed, r.faults_running, r.counted_at,
+       r.finished, r.failed, r.faults_running, r.counted_at, t.serving_since,
        coalesce(o.seconds_min, 0) AS slice_seconds_min, coalesce(o.kinds, '{}') AS job_kinds, NULL::uuid[] AS welcome,
        coalesce((SELECT sum(d.size_bytes) FROM unnest(:data_sha256s::bytea[], :data_sizes::bigint[])
                                                 AS d (sha256, size_bytes)
@@ -81,6 +81,7 @@ SELECT s.node_id, s.name, s.kind, s.tier, s.vram_bytes, s.cores, s.ram_bytes, s.
   LEFT JOIN unnest(:closed_hours::bytea[], :closed_zones::text[]) AS c (hours, zone)
     ON c.hours = o.hours AND c.zone = o.zone
   LEFT JOIN reliabilities r ON r.node_id = p.node_id AND r.job_class = 'network|' || s.kind
+  LEFT JOIN node_trust t ON t.node_id = p.node_id
  WHERE n.state = 'active'
    AND n.last_seen_at >= clock_timestamp() - :silence_seconds::double precision * interval '1 second'
    AND n.floor_microcredits_per_hour <= :ceiling::bigint
@@ -90,8 +91,7 @@ SELECT s.node_id, s.name, s.kind, s.tier, s.vram_bytes, s.cores, s.ram_bytes, s.
    AND (:node_ids::uuid[] = '{}' OR n.id = ANY(:node_ids::uuid[]))
    AND NOT EXISTS (SELECT 1 FROM unnest(:avoided_ids::uuid[], :avoided_boots::uuid[]) AS v (node_id, boot_id)
                     WHERE v.node_id = n.id AND (v.boot_id IS NULL OR v.boot_id = n.boot_id))
-   AND NOT EXISTS (SELECT 1 FROM bugged_nodes b WHERE b.node_id = n.id
-                      AND b.bugged_at > clock_timestamp() - :bugged_seconds::double precision * interval '1 second')
+   AND coalesce(t.standing, 'clear') IN ('clear', 'suspect')
    AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.node_id = s.node_id AND a.slot = s.name
                       AND a.state IN ('leased', 'running'))
  ORDER BY s.node_id, s.name LIMIT :limit_count;

@@ -17,9 +17,11 @@ WITH picked AS MATERIALIZED (
 looked AS MATERIALIZED (
     SELECT a.id, a.job_id, a.slice_index, a.number, a.slot, a.state, a.cause, a.leased_at, a.started_at, a.finished_at,
            a.expires_at, a.run_seconds, a.rate_microcredits_per_hour, a.slice_price_microcredits, a.rate_card_version,
-           a.fee_ppm, a.charged_microcredits, a.fee_microcredits, a.earning_state, a.release_at, a.checkpoint_seconds,
+           a.fee_ppm, a.charged_microcredits, a.fee_microcredits, a.earning_state,
+           coalesce(a.pay_waits_since, a.release_at) AS release_at, a.checkpoint_seconds,
            a.saved_seconds, a.made_good_microcredits, n.account_id AS owner_id,
-           j.account_id AS submitter_id, j.wall_seconds, p.counted_at
+           j.account_id AS submitter_id, j.wall_seconds, p.counted_at,
+           j.verify IS NOT NULL OR j.checks_attempt_id IS NOT NULL AS is_checked
       FROM picked p JOIN attempts a ON a.id = p.id JOIN nodes n ON n.id = a.node_id JOIN jobs j ON j.id = a.job_id),
 jobs_looked AS MATERIALIZED (
     SELECT DISTINCT job_id, owner_id FROM looked WHERE owner_id <> submitter_id AND finished_at IS NOT NULL),

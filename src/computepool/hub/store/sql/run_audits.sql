@@ -18,22 +18,10 @@ SELECT n.id AS node_id, n.account_id AS owner_id,
   FROM nodes n WHERE n.id = ANY(:node_ids::uuid[]);
 
 -- name: list_outcomes
--- Newest first, of those that were decided.
+-- Newest first, of those that were decided; with `since` no older ones.
 SELECT outcome FROM run_audits WHERE node_id = :node_id AND outcome IN ('agreed', 'wrong')
+   AND (:since::timestamptz IS NULL OR decided_at >= :since)
  ORDER BY id DESC LIMIT :limit_count;
-
--- name: set_bugged!
-INSERT INTO bugged_nodes (node_id, run_id) VALUES (:node_id, :run_id)
-ON CONFLICT (node_id) DO UPDATE SET bugged_at = clock_timestamp(), run_id = excluded.run_id;
-
--- name: list_bugged
--- Newest first. Few rows: each cost somebody at least two wrong results.
-SELECT b.node_id, n.name AS node_name, n.account_id AS owner_id, b.run_id, b.bugged_at,
-       b.bugged_at + :bugged_seconds::double precision * interval '1 second' AS until
-  FROM bugged_nodes b JOIN nodes n ON n.id = b.node_id
- WHERE :before::uuid IS NULL
-    OR (b.bugged_at, b.node_id) < (SELECT bugged_at, node_id FROM bugged_nodes WHERE node_id = :before::uuid)
- ORDER BY b.bugged_at DESC, b.node_id DESC LIMIT :limit_count;
 
 -- name: list_wrong_spans
 -- Of each node the newest, through run_audits_node_idx.

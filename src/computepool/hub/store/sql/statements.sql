@@ -61,7 +61,7 @@ SELECT kind::text AS kind, split_part(source_id, '/', 1) AS source, split_part(t
 SELECT a.id, a.job_id, a.slice_index, a.number, a.node_id, a.slot, a.state, a.cause, a.leased_at, a.started_at,
        a.finished_at, a.expires_at, a.run_seconds, j.wall_seconds, a.rate_microcredits_per_hour,
        a.slice_price_microcredits, a.rate_card_version, a.charged_microcredits, a.fee_microcredits, a.earning_state,
-       a.release_at, a.checkpoint_seconds, a.saved_seconds, d.state AS dispute_state, d.reason AS dispute_reason,
+       coalesce(a.pay_waits_since, a.release_at) AS release_at, a.checkpoint_seconds, a.saved_seconds, d.state AS dispute_state, d.reason AS dispute_reason,
        d.note AS dispute_note
   FROM attempts a JOIN jobs j ON j.id = a.job_id
   LEFT JOIN LATERAL (SELECT state, reason, note FROM disputes WHERE attempt_id = a.id ORDER BY opened_at DESC LIMIT 1)
@@ -74,7 +74,7 @@ SELECT a.id, a.job_id, a.slice_index, a.number, a.node_id, a.slot, a.state, a.ca
 SELECT a.id, a.job_id, a.slice_index, a.number, a.node_id, a.slot, a.state, a.cause, a.leased_at, a.started_at,
        a.finished_at, a.expires_at, a.run_seconds, j.wall_seconds, a.rate_microcredits_per_hour,
        a.slice_price_microcredits, a.rate_card_version, a.charged_microcredits, a.fee_microcredits, a.earning_state,
-       a.release_at, a.checkpoint_seconds, a.saved_seconds, d.state AS dispute_state, d.reason AS dispute_reason,
+       coalesce(a.pay_waits_since, a.release_at) AS release_at, a.checkpoint_seconds, a.saved_seconds, d.state AS dispute_state, d.reason AS dispute_reason,
        d.note AS dispute_note
   FROM attempts a JOIN jobs j ON j.id = a.job_id
   LEFT JOIN LATERAL (SELECT state, reason, note FROM disputes WHERE attempt_id = a.id ORDER BY opened_at DESC LIMIT 1)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63omputepool/v1/jobs.proto\x12\x0e\x63omputepool.v1\"Y\n\x0bNextRequest\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12\x12\n\nfree_slots\x18\x02 \x03(\t\x12\x0f\n\x07running\x18\x03 \x03(\t\x12\x14\n\x0cwait_seconds\x18\x04 \x01(\x01\"\xa6\x01\n\x0cNextResponse\x12/\n\x0b\x61ssignments\x18\x01 \x03(\x0b\x32\x1a.computepool.v1.Assignment\x12\r\n\x05token\x18\x02 \x01(\t\x12*\n\x08\x63ontrols\x18\x03 \x01(\x0b\x32\x18.computepool.v1.Controls\x12\x19\n\x0cpoll_seconds\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\x0f\n\r_poll_seconds\"j\n\nAssignment\x12\x12\n\nattempt_id\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\t\x12\x14\n\x0clease_secret\x18\x03 \x01(\t\x12\x15\n\rlease_seconds\x18\x04 \x01(\x01\x12\r\n\x05order\x18\x05 \x01(\t\"\x87\x01\n\x08\x43ontrols\x12\x30\n\x04stop\x18\x01 \x03(\x0b\x32\".computepool.v1.Controls.StopEntry\x12\r\n\x05\x64rain\x18\x02 \x01(\x08\x12\r\n\x05pause\x18\x03 \x01(\x08\x1a+\n\tStopEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"4\n\x10HeartbeatRequest\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12\x0f\n\x07running\x18\x02 \x03(\t\"l\n\x11HeartbeatResponse\x12\x14\n\x0c\x62\x65\x61t_seconds\x18\x01 \x01(\x01\x12\x15\n\rlease_seconds\x18\x02 \x01(\x01\x12*\n\x08\x63ontrols\x18\x03 \x01(\x0b\x32\x18.computepool.v1.Controls\"L\n\x05Usage\x12\x13\n\x0brun_seconds\x18\x01 \x01(\x01\x12\x13\n\x0b\x63pu_seconds\x18\x02 \x01(\x01\x12\x19\n\x11memory_bytes_peak\x18\x03 \x01(\x04\">\n\nOutputFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\"\xe6\x01\n\nCompletion\x12\x12\n\nattempt_id\x18\x01 \x01(\t\x12\x14\n\x0clease_secret\x18\x02 \x01(\t\x12\x16\n\texit_code\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\r\n\x05\x63\x61use\x18\x04 \x01(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\x12$\n\x05usage\x18\x06 \x01(\x0b\x32\x15.computepool.v1.Usage\x12+\n\x07outputs\x18\x07 \x03(\x0b\x32\x1a.computepool.v1.OutputFile\x12\x15\n\rresult_sha256\x18\x08 \x01(\tB\x0c\n\n_exit_code\",\n\x05\x43laim\x12\x12\n\nfree_slots\x18\x01 \x03(\t\x12\x0f\n\x07running\x18\x02 \x03(\t\"\x89\x01\n\x0f\x43ompleteRequest\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12.\n\ncompletion\x18\x02 \x01(\x0b\x32\x1a.computepool.v1.Completion\x12\x0f\n\x07receipt\x18\x03 \x01(\t\x12$\n\x05\x63laim\x18\x04 \x01(\x0b\x32\x15.computepool.v1.Claim\"b\n\x10\x43ompleteResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x10\n\x08repeated\x18\x02 \x01(\x08\x12*\n\x04next\x18\x03 \x01(\x0b\x32\x1c.computepool.v1.NextResponse\"\x8f\x01\n\x14\x43ompleteBatchRequest\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12/\n\x0b\x63ompletions\x18\x02 \x03(\x0b\x32\x1a.computepool.v1.Completion\x12\x0f\n\x07receipt\x18\x03 \x01(\t\x12$\n\x05\x63laim\x18\x04 \x01(\x0b\x32\x15.computepool.v1.Claim\"_\n\x0f\x43ompleteOutcome\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x10\n\x08repeated\x18\x02 \x01(\x08\x12(\n\x07refusal\x18\x03 \x01(\x0b\x32\x17.computepool.v1.Refusal\"v\n\x15\x43ompleteBatchResponse\x12\x31\n\x08outcomes\x18\x01 \x03(\x0b\x32\x1f.computepool.v1.CompleteOutcome\x12*\n\x04next\x18\x02 \x01(\x0b\x32\x1c.computepool.v1.NextResponse\"L\n\x07Refusal\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretryable\x18\x03 \x01(\x08\x12\x0f\n\x07\x64\x65tails\x18\x04 \x01(\t2\xce\x02\n\nJobService\x12\x41\n\x04Next\x12\x1b.computepool.v1.NextRequest\x1a\x1c.computepool.v1.NextResponse\x12P\n\tHeartbeat\x12 .computepool.v1.HeartbeatRequest\x1a!.computepool.v1.HeartbeatResponse\x12M\n\x08\x43omplete\x12\x1f.computepool.v1.CompleteRequest\x1a .computepool.v1.CompleteResponse\x12\\\n\rCompleteBatch\x12$.computepool.v1.CompleteBatchRequest\x1a%.computepool.v1.CompleteBatchResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63omputepool/v1/jobs.proto\x12\x0e\x63omputepool.v1\"Y\n\x0bNextRequest\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12\x12\n\nfree_slots\x18\x02 \x03(\t\x12\x0f\n\x07running\x18\x03 \x03(\t\x12\x14\n\x0cwait_seconds\x18\x04 \x01(\x01\"\xa6\x01\n\x0cNextResponse\x12/\n\x0b\x61ssignments\x18\x01 \x03(\x0b\x32\x1a.computepool.v1.Assignment\x12\r\n\x05token\x18\x02 \x01(\t\x12*\n\x08\x63ontrols\x18\x03 \x01(\x0b\x32\x18.computepool.v1.Controls\x12\x19\n\x0cpoll_seconds\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\x0f\n\r_poll_seconds\"j\n\nAssignment\x12\x12\n\nattempt_id\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\t\x12\x14\n\x0clease_secret\x18\x03 \x01(\t\x12\x15\n\rlease_seconds\x18\x04 \x01(\x01\x12\r\n\x05order\x18\x05 \x01(\t\"\x96\x01\n\x08\x43ontrols\x12\x30\n\x04stop\x18\x01 \x03(\x0b\x32\".computepool.v1.Controls.StopEntry\x12\r\n\x05\x64rain\x18\x02 \x01(\x08\x12\r\n\x05pause\x18\x03 \x01(\x08\x12\r\n\x05prove\x18\x04 \x03(\t\x1a+\n\tStopEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"4\n\x10HeartbeatRequest\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12\x0f\n\x07running\x18\x02 \x03(\t\"l\n\x11HeartbeatResponse\x12\x14\n\x0c\x62\x65\x61t_seconds\x18\x01 \x01(\x01\x12\x15\n\rlease_seconds\x18\x02 \x01(\x01\x12*\n\x08\x63ontrols\x18\x03 \x01(\x0b\x32\x18.computepool.v1.Controls\"L\n\x05Usage\x12\x13\n\x0brun_seconds\x18\x01 \x01(\x01\x12\x13\n\x0b\x63pu_seconds\x18\x02 \x01(\x01\x12\x19\n\x11memory_bytes_peak\x18\x03 \x01(\x04\">\n\nOutputFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\"\xe6\x01\n\nCompletion\x12\x12\n\nattempt_id\x18\x01 \x01(\t\x12\x14\n\x0clease_secret\x18\x02 \x01(\t\x12\x16\n\texit_code\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\r\n\x05\x63\x61use\x18\x04 \x01(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\x12$\n\x05usage\x18\x06 \x01(\x0b\x32\x15.computepool.v1.Usage\x12+\n\x07outputs\x18\x07 \x03(\x0b\x32\x1a.computepool.v1.OutputFile\x12\x15\n\rresult_sha256\x18\x08 \x01(\tB\x0c\n\n_exit_code\",\n\x05\x43laim\x12\x12\n\nfree_slots\x18\x01 \x03(\t\x12\x0f\n\x07running\x18\x02 \x03(\t\"\x89\x01\n\x0f\x43ompleteRequest\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12.\n\ncompletion\x18\x02 \x01(\x0b\x32\x1a.computepool.v1.Completion\x12\x0f\n\x07receipt\x18\x03 \x01(\t\x12$\n\x05\x63laim\x18\x04 \x01(\x0b\x32\x15.computepool.v1.Claim\"b\n\x10\x43ompleteResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x10\n\x08repeated\x18\x02 \x01(\x08\x12*\n\x04next\x18\x03 \x01(\x0b\x32\x1c.computepool.v1.NextResponse\"\x8f\x01\n\x14\x43ompleteBatchRequest\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12/\n\x0b\x63ompletions\x18\x02 \x03(\x0b\x32\x1a.computepool.v1.Completion\x12\x0f\n\x07receipt\x18\x03 \x01(\t\x12$\n\x05\x63laim\x18\x04 \x01(\x0b\x32\x15.computepool.v1.Claim\"_\n\x0f\x43ompleteOutcome\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x10\n\x08repeated\x18\x02 \x01(\x08\x12(\n\x07refusal\x18\x03 \x01(\x0b\x32\x17.computepool.v1.Refusal\"v\n\x15\x43ompleteBatchResponse\x12\x31\n\x08outcomes\x18\x01 \x03(\x0b\x32\x1f.computepool.v1.CompleteOutcome\x12*\n\x04next\x18\x02 \x01(\x0b\x32\x1c.computepool.v1.NextResponse\"L\n\x07Refusal\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretryable\x18\x03 \x01(\x08\x12\x0f\n\x07\x64\x65tails\x18\x04 \x01(\t2\xce\x02\n\nJobService\x12\x41\n\x04Next\x12\x1b.computepool.v1.NextRequest\x1a\x1c.computepool.v1.NextResponse\x12P\n\tHeartbeat\x12 .computepool.v1.HeartbeatRequest\x1a!.computepool.v1.HeartbeatResponse\x12M\n\x08\x43omplete\x12\x1f.computepool.v1.CompleteRequest\x1a .computepool.v1.CompleteResponse\x12\\\n\rCompleteBatch\x12$.computepool.v1.CompleteBatchRequest\x1a%.computepool.v1.CompleteBatchResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,33 +40,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ASSIGNMENT']._serialized_start=305
   _globals['_ASSIGNMENT']._serialized_end=411
   _globals['_CONTROLS']._serialized_start=414
-  _globals['_CONTROLS']._serialized_end=549
-  _globals['_CONTROLS_STOPENTRY']._serialized_start=506
-  _globals['_CONTROLS_STOPENTRY']._serialized_end=549
-  _globals['_HEARTBEATREQUEST']._serialized_start=551
-  _globals['_HEARTBEATREQUEST']._serialized_end=603
-  _globals['_HEARTBEATRESPONSE']._serialized_start=605
-  _globals['_HEARTBEATRESPONSE']._serialized_end=713
-  _globals['_USAGE']._serialized_start=715
-  _globals['_USAGE']._serialized_end=791
-  _globals['_OUTPUTFILE']._serialized_start=793
-  _globals['_OUTPUTFILE']._serialized_end=855
-  _globals['_COMPLETION']._serialized_start=858
-  _globals['_COMPLETION']._serialized_end=1088
-  _globals['_CLAIM']._serialized_start=1090
-  _globals['_CLAIM']._serialized_end=1134
-  _globals['_COMPLETEREQUEST']._serialized_start=1137
-  _globals['_COMPLETEREQUEST']._serialized_end=1274
-  _globals['_COMPLETERESPONSE']._serialized_start=1276
-  _globals['_COMPLETERESPONSE']._serialized_end=1374
-  _globals['_COMPLETEBATCHREQUEST']._serialized_start=1377
-  _globals['_COMPLETEBATCHREQUEST']._serialized_end=1520
-  _globals['_COMPLETEOUTCOME']._serialized_start=1522
-  _globals['_COMPLETEOUTCOME']._serialized_end=1617
-  _globals['_COMPLETEBATCHRESPONSE']._serialized_start=1619
-  _globals['_COMPLETEBATCHRESPONSE']._serialized_end=1737
-  _globals['_REFUSAL']._serialized_start=1739
-  _globals['_REFUSAL']._serialized_end=1815
-  _globals['_JOBSERVICE']._serialized_start=1818
-  _globals['_JOBSERVICE']._serialized_end=2152
+  _globals['_CONTROLS']._serialized_end=564
+  _globals['_CONTROLS_STOPENTRY']._serialized_start=521
+  _globals['_CONTROLS_STOPENTRY']._serialized_end=564
+  _globals['_HEARTBEATREQUEST']._serialized_start=566
+  _globals['_HEARTBEATREQUEST']._serialized_end=618
+  _globals['_HEARTBEATRESPONSE']._serialized_start=620
+  _globals['_HEARTBEATRESPONSE']._serialized_end=728
+  _globals['_USAGE']._serialized_start=730
+  _globals['_USAGE']._serialized_end=806
+  _globals['_OUTPUTFILE']._serialized_start=808
+  _globals['_OUTPUTFILE']._serialized_end=870
+  _globals['_COMPLETION']._serialized_start=873
+  _globals['_COMPLETION']._serialized_end=1103
+  _globals['_CLAIM']._serialized_start=1105
+  _globals['_CLAIM']._serialized_end=1149
+  _globals['_COMPLETEREQUEST']._serialized_start=1152
+  _globals['_COMPLETEREQUEST']._serialized_end=1289
+  _globals['_COMPLETERESPONSE']._serialized_start=1291
+  _globals['_COMPLETERESPONSE']._serialized_end=1389
+  _globals['_COMPLETEBATCHREQUEST']._serialized_start=1392
+  _globals['_COMPLETEBATCHREQUEST']._serialized_end=1535
+  _globals['_COMPLETEOUTCOME']._serialized_start=1537
+  _globals['_COMPLETEOUTCOME']._serialized_end=1632
+  _globals['_COMPLETEBATCHRESPONSE']._serialized_start=1634
+  _globals['_COMPLETEBATCHRESPONSE']._serialized_end=1752
+  _globals['_REFUSAL']._serialized_start=1754
+  _globals['_REFUSAL']._serialized_end=1830
+  _globals['_JOBSERVICE']._serialized_start=1833
+  _globals['_JOBSERVICE']._serialized_end=2167
 # @@protoc_insertion_point(module_scope)

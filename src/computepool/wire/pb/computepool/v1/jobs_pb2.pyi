@@ -45,7 +45,7 @@ class Assignment(_message.Message):
     def __init__(self, attempt_id: _Optional[str] = ..., slot: _Optional[str] = ..., lease_secret: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., order: _Optional[str] = ...) -> None: ...
 
 class Controls(_message.Message):
-    __slots__ = ("stop", "drain", "pause")
+    __slots__ = ("stop", "drain", "pause", "prove")
     class StopEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -56,10 +56,12 @@ class Controls(_message.Message):
     STOP_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
+    PROVE_FIELD_NUMBER: _ClassVar[int]
     stop: _containers.ScalarMap[str, str]
     drain: bool
     pause: bool
-    def __init__(self, stop: _Optional[_Mapping[str, str]] = ..., drain: _Optional[bool] = ..., pause: _Optional[bool] = ...) -> None: ...
+    prove: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, stop: _Optional[_Mapping[str, str]] = ..., drain: _Optional[bool] = ..., pause: _Optional[bool] = ..., prove: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("boot_id", "running")
