@@ -4,6 +4,7 @@
 -- is given with the row as it is then; whatever has moved on meanwhile is left out, and judged by the long way.
 -- So is what is to be checked: it may have to be kept back.
 -- Live is told by finished_at: by its state, a plan that is kept might go through the index of all that is live.
+-- Each held attempt has its job among those counted, so FULL JOIN means the same as JOIN, and cannot be done by loops.
 WITH wanted AS (SELECT * FROM unnest(:ids::text::uuid[], :node_ids::text::uuid[]) AS w (id, node_id)),
 held AS MATERIALIZED (
     SELECT a.id, a.job_id, a.slice_index, a.number, a.node_id, a.slot, a.leased_at, a.expected_seconds,
@@ -22,7 +23,7 @@ counted AS MATERIALIZED (
 SELECT held.*, c.account_id, c.slice_count, c.succeeded_count, c.failed_count, c.cancelled_count, c.started_at,
        c.run_seconds_sum, c.wall_seconds, c.held_remaining, c.reserve_microcredits, c.charged_microcredits,
        clock_timestamp() AS now
-  FROM held JOIN counted c ON c.id = held.job_id WHERE c.verify IS NULL;
+  FROM held FULL JOIN counted c ON c.id = held.job_id WHERE c.verify IS NULL;
 
 -- name: record_deliveries!
 -- Writes the ends of attempts and of their slices, what their jobs have come to, receipts and events, at once.
