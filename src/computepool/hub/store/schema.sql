@@ -630,7 +630,7 @@ CREATE TABLE public.jobs (
     CONSTRAINT jobs_slice_count_check CHECK (((slice_count >= 1) AND (slice_count <= 100000))),
     CONSTRAINT jobs_verify_check CHECK ((verify <> 'none'::public.verify_mode))
 )
-WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.05');
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.05', fillfactor='50');
 CREATE TABLE public.ledger_accounts (
     id text NOT NULL COLLATE pg_catalog."C",
     kind public.ledger_account_kind NOT NULL,
