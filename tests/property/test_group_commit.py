@@ -61,15 +61,20 @@ small_sets = st.sets(st.integers(0, 39), max_size=6)
     count=st.integers(0, 40),
     batch_max=st.integers(1, 16),
     lanes=st.integers(1, 3),
+    further=st.integers(1, 12),
     refused=small_sets,
     blocked=small_sets,
     broken=small_sets,
 )
-def test_every_caller_gets_exactly_one_answer_and_it_is_the_truth(count, batch_max, lanes, refused, blocked, broken):
+def test_every_caller_gets_exactly_one_answer_and_it_is_the_truth(
+    count, batch_max, lanes, further, refused, blocked, broken
+):
     writer = Writer(refused=refused, blocked=blocked, broken=broken)
 
     async def run() -> list[object]:
-        group: GroupCommit[int, int] = GroupCommit(writer.commit, batch_max=batch_max, lanes=lanes)
+        group: GroupCommit[int, int] = GroupCommit(
+            writer.commit, batch_max=batch_max, lanes=lanes, further_lane_items=further
+        )
         answers = await put_each(group, count)
         await group.close()
         return answers
@@ -301,3 +306,25 @@ async def test_lanes_write_side_by_side_and_no_call_is_left_behind_when_they_com
         await asyncio.gather(*(call_again_and_again(1_000 * caller) for caller in range(7)))
         await group.close()
     assert most == 2
+
+
+@pytest.mark.parametrize(("waiting", "at_once"), [(3, 1), (4, 2)])
+async def test_a_further_lane_opens_only_for_enough_to_share_a_commit(waiting, at_once):
+    running, most, gate = 0, 0, asyncio.Event()
+
+    async def commit(items: Sequence[int]) -> Sequence[int]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await gate.wait()
+        running -= 1
+        return items
+
+    group: GroupCommit[int, int] = GroupCommit(commit, lanes=2, further_lane_items=4)
+    first = asyncio.create_task(group.put(0))
+    await asyncio.sleep(0.01)
+    others = [asyncio.create_task(group.put(number)) for number in range(1, waiting + 1)]
+    await asyncio.sleep(0.01)
+    gate.set()
+    assert await asyncio.gather(first, *others) == list(range(waiting + 1))
+    assert most == at_once

@@ -90,8 +90,9 @@ EXPIRY_BATCH = 100
 SECRETS_BATCH = 1_000
 # Calls that share one transaction at most.
 GROUP_MAX = 512
-# One batch is made while the database writes another; a third would make all of them smaller, and dearer.
+# One batch is made while the database writes another, as soon as this many calls wait beside it.
 GROUP_LANES = 2
+FURTHER_LANE_ITEMS = 64
 # Large submits that are written at the same time; others wait for their turn, and hold up nobody else.
 LARGE_LANES = 2
 
@@ -321,7 +322,9 @@ def _group(
     config: HubSettings, commit: Commit[Item, Answer]
 ) -> GroupCommit[Item, Answer] | SingleCommit[Item, Answer]:
     if config.group_commit:
-        return GroupCommit(tell_blocked(commit), batch_max=GROUP_MAX, lanes=GROUP_LANES)
+        return GroupCommit(
+            tell_blocked(commit), batch_max=GROUP_MAX, lanes=GROUP_LANES, further_lane_items=FURTHER_LANE_ITEMS
+        )
     return SingleCommit(commit)
 
 

@@ -32,6 +32,9 @@ class GroupCommit(Generic[Item, Answer]):
     A call brings one item or a few, which stay together. `commit` raises `Blocked` when a lock could not be had in
     time: the batch is then cut in two, again and again, so that one blocked call holds up only itself. Any other
     exception is given to everyone in the batch.
+
+    With several lanes, one batch is made while the database writes another. A further lane opens only while so many
+    items wait that both have enough to share a commit: cut into small batches, all of them would cost more.
     """
 
     def __init__(
@@ -41,9 +44,11 @@ class GroupCommit(Generic[Item, Answer]):
         batch_max: int = 256,
         waiting_max: int = 20_000,
         lanes: int = 1,
+        further_lane_items: int = 1,
     ) -> None:
         self._commit = commit
         self._lanes = lanes
+        self._further_lane_items = further_lane_items
         self._batch_max = batch_max
         self._waiting_max = waiting_max
         self._waiting: deque[_Call[Item, Answer]] = deque()
@@ -69,9 +74,13 @@ class GroupCommit(Generic[Item, Answer]):
         call: _Call[Item, Answer] = _Call(items, asyncio.get_running_loop().create_future())
         self._waiting.append(call)
         self._waiting_count += len(items)
-        if len(self._running) < self._lanes:
+        if len(self._running) < self._lanes and self._keeps_busy(len(self._running) + 1):
             self._running.add(asyncio.create_task(self._run()))
         return await call.answers
+
+    def _keeps_busy(self, lanes: int) -> bool:
+        """Whether what waits is enough for so many lanes."""
+        return bool(self._waiting) and (lanes == 1 or self._waiting_count >= self._further_lane_items)
 
     async def close(self) -> None:
         """Takes nothing more; returns when everyone who waits has been answered."""
@@ -83,7 +92,7 @@ class GroupCommit(Generic[Item, Answer]):
         """Lives while there is something to write: an idle hub has no task for it."""
         batch: Sequence[_Call[Item, Answer]] = ()
         try:
-            while self._waiting:
+            while self._keeps_busy(len(self._running)):
                 batch = self._next_batch()
                 await self._write(batch)
         except BaseException:
