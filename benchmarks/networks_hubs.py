@@ -291,6 +291,12 @@ def show(report: Report, found: Found) -> None:
         ["", "trials", "worst", "median"],
         [[name, len(seconds), max(seconds), median(seconds)] for name, seconds in blows.items() if seconds],
     )
+    bits = {"relayed": found.relayed_bits, "homes' uplinks": found.uplink_bits}
+    report.table(
+        "Losses at a hub against one process",
+        ["network", "way", "bit for bit"],
+        [[name, way, "equal" if equal else "NOT EQUAL"] for way, of in bits.items() for name, equal in of.items()],
+    )
     for title, foretold in {
         "In one room": found.room,
         "Over homes' uplinks (20 Mbit/s, 50 ms)": found.uplink,
