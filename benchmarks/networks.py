@@ -261,6 +261,7 @@ def run(options: argparse.Namespace) -> None:
         survivals = measure_kills(grid, sizes)
     found = asyncio.run(networks_hubs.measure(sizes.hubs))
     bits |= {(f"{name}, relayed", 2): equal for name, equal in found.relayed_bits.items()}
+    bits |= {(f"{name}, homes' uplinks", 2): equal for name, equal in found.uplink_bits.items()}
     show(report, sizes.model, bits, survivals, speeds, found)
     report.finish(
         to_figures(
@@ -326,6 +327,7 @@ def to_figures(
         "two_pnodes_vs_single_two_cores": compare(speeds, "two PNodes, one thread each", "one process, two threads"),
         "two_pnodes_vs_single_one_core": compare(speeds, "two PNodes, one thread each", ALONE),
         "relay_vs_direct": compare(found.rates, "relay", "direct"),
+        "uplink_plan_off_by": networks_hubs.find_worst(found.uplink),
         "checkpoint_cost_ratio": None if with_checkpoints is None else with_checkpoints - 1,
         "place_250_on_50_seconds": place_seconds,
         "cut_bytes_vs_round_robin": cut_share,

@@ -1,7 +1,7 @@
 """Networks at real hubs with real agents: the relay against direct streams, a PNode that falls silent, a hub that is
-killed, and a home's uplink against what the plan says of it. Part of `benchmarks.networks`; alone:
+killed, and what the plan says of a room's and of homes' lines. Part of `benchmarks.networks`; alone:
 
-    python -m benchmarks.networks_hubs [--rounds N] [--only relay|silence|takeover|uplink]
+    python -m benchmarks.networks_hubs [--rounds N] [--only relay|silence|takeover|room|uplink]
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import asyncio
 import signal
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import product
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +25,30 @@ from benchmarks import grid as stage
 from benchmarks.peers.processes import fresh_database
 from benchmarks.tables import Report, median
 from computepool.core.networks.spec import NetworkSpec
-from computepool.networks import Dataset
+from computepool.networks import Dataset, Network
 from computepool.wire.pb.computepool.v1 import networks_pb2 as pb
 from examples.networks.models import MAKERS, make_chars, make_mlp
 from tests.support.network_grid import NetworkGrid, open_grid, open_home_grid, send_rpc
 
 WARM_STEPS = 3
+# Steps without slow lines are so much shorter that more of them are needed to tell a speed.
+ROOM_STEPS = 4
 STEPS_MANY = 1_000_000
 # Before anything happens to a run it has made so many steps.
 GOING_STEPS = 15
 WAIT_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """Samples per second."""
+
+    planned: float
+    measured: float
+
+    @property
+    def ratio(self) -> float:
+        return self.planned / self.measured
 
 
 @dataclass
@@ -42,10 +58,13 @@ class Found:
     rates: dict[str, list[float]] = field(default_factory=dict)
     silences: list[float] = field(default_factory=list)
     takeovers: list[float] = field(default_factory=list)
-    # By network: samples per second as planned and as measured over a home's uplink.
-    uplink: dict[str, tuple[float, float]] = field(default_factory=dict)
-    # By network: whether the curve through the relay is that of one process.
+    # By network, round by round: samples per second as planned and as measured over homes' uplinks.
+    uplink: dict[str, list[Foretold]] = field(default_factory=dict)
+    # The same by network and way, where nothing but processors is slow.
+    room: dict[str, list[Foretold]] = field(default_factory=dict)
+    # By network: whether the curve through the relay is that of one process, and that over homes' uplinks.
     relayed_bits: dict[str, bool] = field(default_factory=dict)
+    uplink_bits: dict[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +98,12 @@ async def open_hubs(dsn: str, folder: Path, **options: Any) -> AsyncIterator[Net
 async def measure_rate(
     grid: NetworkGrid, spec: NetworkSpec, data: Dataset, *, steps: int, node_ids: list[str]
 ) -> float:
-    """Samples per second between the steps after the first few and the last, by the hub's clock."""
     run_id = await grid.train(spec, data, steps=steps + WARM_STEPS, seats=2, node_ids=node_ids)
+    return await read_rate(grid, spec, run_id)
+
+
+async def read_rate(grid: NetworkGrid, spec: NetworkSpec, run_id: str) -> float:
+    """Samples per second between the steps after the first few and the last, by the hub's clock."""
     await grid.wait_for_state(run_id, "succeeded", seconds=WAIT_SECONDS)
     rows = await grid.fetch("SELECT at FROM run_metrics WHERE run_id = $1::text::uuid ORDER BY step", run_id)
     at = [row["at"].timestamp() for row in rows][WARM_STEPS - 1 :]
@@ -185,35 +208,65 @@ async def measure_takeover(dsn: str, folder: Path, sizes: Sizes, found: Found) -
             found.takeovers.append(await time_recovery(grid, run_id, strike))
 
 
-# A home's uplink
+# What the plan says
 
 
-def make_home_networks() -> dict[str, tuple[NetworkSpec, Dataset]]:
+def make_home_networks() -> dict[str, tuple[Network, Dataset]]:
     """One where the way there and back counts, one where bytes do too, one that also clips by the norm of all."""
     mlp, digits = make_mlp()
     chars, text = make_chars(48, 2)
     wide, _ = make_chars(128, 2)
     free = replace(wide.spec, optimizer=replace(wide.spec.optimizer, clip_norm=None))
     return {
-        "digits": (replace(mlp.spec, checkpoint_every=1_000), digits),
-        "chars, clipped": (replace(chars.spec, checkpoint_every=1_000), text),
-        "chars, wide": (replace(free, checkpoint_every=1_000), text),
+        "digits": (Network(replace(mlp.spec, checkpoint_every=1_000)), digits),
+        "chars, clipped": (Network(replace(chars.spec, checkpoint_every=1_000)), text),
+        "chars, wide": (Network(replace(free, checkpoint_every=1_000)), text),
     }
+
+
+async def plan_and_train(
+    grid: NetworkGrid, spec: NetworkSpec, data: Dataset, *, steps: int, node_ids: Sequence[str] = ()
+) -> tuple[Foretold, str]:
+    """Also the run's id. The plan is asked first, as people do."""
+    steps += WARM_STEPS
+    network_id, options = await grid.prepare(spec, data, steps=steps, seats=2, node_ids=node_ids)
+    plan = await grid.call("PlanNetwork", pb.PlanNetworkRequest(network_id=network_id, options=options))
+    run = await grid.call("StartTrain", pb.StartTrainRequest(network_id=network_id, options=options))
+    return Foretold(plan.samples_per_second, await read_rate(grid, spec, run.id)), str(run.id)
 
 
 async def measure_uplink(dsn: str, folder: Path, sizes: Sizes, found: Found) -> None:
     async with open_place(dsn, folder) as (own, root), open_home_grid(dsn=own, root=root) as (grid, _):
-        for name, (spec, data) in make_home_networks().items():
-            network_id, options = await grid.prepare(spec, data, steps=sizes.steps, seats=2)
-            plan = await grid.call("PlanNetwork", pb.PlanNetworkRequest(network_id=network_id, options=options))
-            rate = await measure_rate(grid, spec, data, steps=sizes.steps, node_ids=[])
-            found.uplink[name] = (plan.samples_per_second, rate)
+        for name, (network, data) in make_home_networks().items():
+            for _round in range(sizes.rounds):
+                foretold, run_id = await plan_and_train(grid, network.spec, data, steps=sizes.steps)
+                found.uplink.setdefault(name, []).append(foretold)
+            alone = network.reference(data, sizes.steps + WARM_STEPS)
+            found.uplink_bits[name] = await grid.list_losses(run_id) == alone.losses
+
+
+async def measure_room(dsn: str, folder: Path, sizes: Sizes, found: Found) -> None:
+    """The same networks where lines cost nothing: processors and what handles the frames decide."""
+    async with open_hubs(dsn, folder) as grid:
+        await grid.start_agents(2)
+        await grid.start_agents(2, networks_listen="none")
+        nodes = {
+            "direct": await grid.list_node_ids(grid.agents[:2]),
+            "relay": await grid.list_node_ids(grid.agents[2:]),
+        }
+        for (name, (network, data)), (way, node_ids) in product(make_home_networks().items(), nodes.items()):
+            for _round in range(sizes.rounds):
+                foretold, _ = await plan_and_train(
+                    grid, network.spec, data, steps=ROOM_STEPS * sizes.steps, node_ids=node_ids
+                )
+                found.room.setdefault(f"{name}, {way}", []).append(foretold)
 
 
 PARTS = {
     "relay": measure_relay,
     "silence": measure_silence,
     "takeover": measure_takeover,
+    "room": measure_room,
     "uplink": measure_uplink,
 }
 
@@ -238,11 +291,33 @@ def show(report: Report, found: Found) -> None:
         ["", "trials", "worst", "median"],
         [[name, len(seconds), max(seconds), median(seconds)] for name, seconds in blows.items() if seconds],
     )
+    bits = {"relayed": found.relayed_bits, "homes' uplinks": found.uplink_bits}
     report.table(
-        "Over a home's uplink (20 Mbit/s, 50 ms), samples per second",
-        ["network", "planned", "measured", "planned / measured"],
-        [[name, planned, rate, planned / rate] for name, (planned, rate) in found.uplink.items()],
+        "Losses at a hub against one process",
+        ["network", "way", "bit for bit"],
+        [[name, way, "equal" if equal else "NOT EQUAL"] for way, of in bits.items() for name, equal in of.items()],
     )
+    for title, foretold in {
+        "In one room": found.room,
+        "Over homes' uplinks (20 Mbit/s, 50 ms)": found.uplink,
+    }.items():
+        report.table(
+            f"{title}, samples per second",
+            ["network", "planned", "measured", "planned / measured", "lowest", "highest"],
+            [show_foretold(name, each) for name, each in foretold.items()],
+        )
+
+
+def show_foretold(name: str, rounds: Sequence[Foretold]) -> list[Any]:
+    ratios = [each.ratio for each in rounds]
+    planned, measured = ([getattr(each, of) for each in rounds] for of in ("planned", "measured"))
+    return [name, median(planned), median(measured), median(ratios), min(ratios), max(ratios)]
+
+
+def find_worst(foretold: Mapping[str, Sequence[Foretold]]) -> float | None:
+    """How far the plan is off where it is off most, whether too high or too low: 1 is right."""
+    ratios = [median([each.ratio for each in rounds]) or inf for rounds in foretold.values()]
+    return max((max(ratio, 1 / ratio) for ratio in ratios), default=None)
 
 
 def main() -> None:

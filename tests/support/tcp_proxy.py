@@ -96,13 +96,12 @@ class SlowProxy(TcpProxy):
             await asyncio.gather(arriving, return_exceptions=True)
 
     async def _depart(self, source: asyncio.StreamReader, under_way: Any, *, upward: bool) -> None:
+        """Reckons when each piece has left and does not wait for it: a sleep ends up to a millisecond late, and added
+        up over the pieces of a tensor that made the line a fifth slower than it says."""
         free_at = 0.0
         while piece := await source.read(PIECE_BYTES):
-            now = time.monotonic()
-            free_at = max(now, free_at) + (len(piece) / self._bytes_per_second if upward else 0.0)
+            free_at = max(time.monotonic(), free_at) + (len(piece) / self._bytes_per_second if upward else 0.0)
             await under_way.put((free_at + self._delay_seconds, piece))
-            if free_at > now:
-                await asyncio.sleep(free_at - now)
 
     async def _arrive(self, under_way: Any, target: asyncio.StreamWriter) -> None:
         while True:

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import networks
 from benchmarks.networks import Survival, is_bit_equal, measure_bits, survive, to_figures
-from benchmarks.networks_hubs import Found
+from benchmarks.networks_hubs import Foretold, Found, find_worst
 from computepool.networks import local
 from examples.networks.models import draw_digits, make_mlp, make_residual, read_text
 
@@ -69,3 +69,11 @@ def test_the_examples_data_follows_from_its_seed_and_from_the_projects_own_text(
     assert one.to_bytes() != draw_digits(50, seed=2).to_bytes()
     text = read_text()
     assert text.tensors["x"][0, 1:].equal(text.tensors["y"][0, :-1]), "what comes next is what is wanted"
+
+
+def test_a_plan_that_is_too_low_is_as_far_off_as_one_that_is_too_high():
+    high, low = Foretold(planned=120.0, measured=100.0), Foretold(planned=80.0, measured=100.0)
+    assert find_worst({"a": [high]}) == pytest.approx(1.2)
+    assert find_worst({"a": [high], "b": [low]}) == pytest.approx(1.25)
+    assert find_worst({"a": [high, high, low]}) == pytest.approx(1.2), "the median round counts"
+    assert find_worst({}) is None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from computepool.core.networks.cost import count_parameters, estimate_edges, estimate_vnodes
 from computepool.core.networks.spec import Dtype, Edge, NetworkSpec, OptimizerKind, OptimizerSpec, VNodeSpec
+from computepool.networks import reference
 from computepool.networks.uncut import UncutNetwork
+from tests.support.network_data import make_dataset
 from tests.support.networks import chain, make_branching, make_char_lm, make_conv, make_mlp
 
 NETWORKS = [make_mlp(), make_conv(), make_branching(), make_char_lm()]
@@ -74,3 +79,24 @@ def test_flops_are_near_what_torch_counts(spec: NetworkSpec) -> None:
     ours = sum(cost.flops_forward for cost in estimate_vnodes(spec).values())
     # Torch counts products of matrices alone; ours counts the small change too.
     assert 1.0 <= ours / counter.get_total_flops() < 1.5
+
+
+class _Counting(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return call(*args, **(kwargs or {}))
+
+
+def count_calls(spec: NetworkSpec, steps: int) -> int:
+    with _Counting() as counting:
+        reference(spec, make_dataset(spec), steps, threads=1)
+    return counting.count
+
+
+@pytest.mark.parametrize("spec", NETWORKS, ids=["mlp", "conv", "branching", "char_lm"])
+def test_calls_of_the_array_library_are_about_as_many_as_torch_makes(spec: NetworkSpec) -> None:
+    costs = estimate_vnodes(spec).values()
+    estimated = sum(spec.micro_batches * cost.calls + cost.update_calls for cost in costs)
+    assert estimated == pytest.approx(count_calls(spec, 2) - count_calls(spec, 1), rel=0.3)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
 
 from computepool.core.networks import estimate
 from computepool.core.networks.cost import estimate_edges, estimate_vnodes
-from computepool.core.networks.estimate import Machine, estimate_speed
-from computepool.core.networks.spec import Dtype, Edge, NetworkSpec, Source, TensorType, VNodeSpec
+from computepool.core.networks.estimate import FRAME_SECONDS, Machine, estimate_speed
+from computepool.core.networks.spec import Dtype, Edge, NetworkSpec, OptimizerSpec, Source, TensorType, VNodeSpec
 
 FAST = 1e9
+
+
+def make_ideal(*figures: float, **changes: float) -> Machine:
+    """Flops, links and nothing else: what rules say of these can be reckoned by hand."""
+    return Machine(*figures, **{"frame_seconds": 0.0, "call_seconds": 0.0, "kept_byte_seconds": 0.0, **changes})
+
+
 # A home: 20 Mbit/s up, 50 ms.
-HOME = Machine(FAST, bytes_per_second=2.5e6, latency_seconds=0.05)
+HOME = make_ideal(FAST, bytes_per_second=2.5e6, latency_seconds=0.05)
 
 
 def make_chain(width: int = 64, *, micro_batches: int = 8, **changes: object) -> NetworkSpec:
@@ -46,7 +54,7 @@ def place(spec: NetworkSpec, *machines: int) -> dict[tuple[str, int], int]:
 
 def test_on_one_machine_the_estimate_is_the_work_over_its_speed():
     spec = make_chain()
-    found = estimate_speed(spec, [Machine(FAST)], place(spec, 0, 0, 0, 0))
+    found = estimate_speed(spec, [make_ideal(FAST)], place(spec, 0, 0, 0, 0))
     flops = spec.micro_batches * sum(cost.flops for cost in estimate_vnodes(spec).values())
     assert found.seconds_per_step == pytest.approx(flops / FAST)
     assert found.against_one_machine == pytest.approx(1.0)
@@ -56,7 +64,7 @@ def test_on_one_machine_the_estimate_is_the_work_over_its_speed():
 
 def test_two_machines_over_a_perfect_link_take_the_bubble_and_the_slower_half():
     spec = make_chain(micro_batches=16, batch_size=64)
-    found = estimate_speed(spec, [Machine(FAST)] * 2, place(spec, 0, 1, 1, 1))
+    found = estimate_speed(spec, [make_ideal(FAST)] * 2, place(spec, 0, 1, 1, 1))
     costs = estimate_vnodes(spec)
     halves = [costs["a"].flops / FAST, sum(costs[each].flops for each in ("b", "head", "loss")) / FAST]
     assert found.seconds_per_step == pytest.approx(sum(halves) + 15 * max(halves))
@@ -67,7 +75,8 @@ def test_two_machines_over_a_perfect_link_take_the_bubble_and_the_slower_half():
 def test_more_micro_batches_make_the_bubble_smaller():
     few, many = (make_chain(micro_batches=count, batch_size=64) for count in (2, 32))
     rates = [
-        estimate_speed(spec, [Machine(FAST)] * 2, place(spec, 0, 1, 1, 1)).against_one_machine for spec in (few, many)
+        estimate_speed(spec, [make_ideal(FAST)] * 2, place(spec, 0, 1, 1, 1)).against_one_machine
+        for spec in (few, many)
     ]
     assert rates[0] < rates[1] < 2.0
 
@@ -96,7 +105,7 @@ def test_control_an_estimate_without_latency_promises_too_much(monkeypatch):
 def test_a_faster_link_is_never_slower():
     spec = make_chain(256)
     rates = [
-        estimate_speed(spec, [Machine(FAST, speed)] * 2, place(spec, 0, 0, 1, 1)).samples_per_second
+        estimate_speed(spec, [make_ideal(FAST, speed)] * 2, place(spec, 0, 0, 1, 1)).samples_per_second
         for speed in (1e5, 1e6, 1e7, inf)
     ]
     assert rates == sorted(rates)
@@ -104,16 +113,16 @@ def test_a_faster_link_is_never_slower():
 
 def test_too_few_micro_batches_for_the_machines_are_warned_of():
     spec = make_chain(micro_batches=2)
-    found = estimate_speed(spec, [Machine(FAST)] * 3, place(spec, 0, 1, 2, 2))
+    found = estimate_speed(spec, [make_ideal(FAST)] * 3, place(spec, 0, 1, 2, 2))
     assert any("2 micro-batches do not keep 3 machines busy" in words for words in found.warnings)
 
 
 def test_replicas_share_the_micro_batches_and_pay_for_their_sum():
     spec = make_chain(replicas=2)
     apart = {(vnode.id, replica): replica for vnode in spec.vnodes for replica in range(2)}
-    free = estimate_speed(spec, [Machine(FAST)] * 2, apart)
+    free = estimate_speed(spec, [make_ideal(FAST)] * 2, apart)
     assert free.against_one_machine == pytest.approx(2.0)
-    paid = estimate_speed(spec, [Machine(FAST, 1e6, 0.01)] * 2, apart)
+    paid = estimate_speed(spec, [make_ideal(FAST, 1e6, 0.01)] * 2, apart)
     weights = 4 * sum(cost.parameter_count for cost in estimate_vnodes(spec).values())
     assert paid.cut_bytes == 2 * weights
     assert paid.seconds_per_step == pytest.approx(free.seconds_per_step + 2 * weights / 1e6 + 0.02)
@@ -136,5 +145,68 @@ def test_two_towers_on_two_machines_do_not_wait_for_each_other():
     )
     sources = (Source("x", TensorType((64,))), Source("y", TensorType((64,))))
     spec = NetworkSpec("towers", vnodes, edges, sources, "loss", ("sum", 0), batch_size=8, micro_batches=1)
-    found = estimate_speed(spec, [Machine(FAST)] * 2, place(spec, 0, 1, 1, 1))
+    found = estimate_speed(spec, [make_ideal(FAST)] * 2, place(spec, 0, 1, 1, 1))
     assert found.against_one_machine > 1.8, "one micro-batch is enough where nothing comes after the other"
+
+
+def seconds_per_step(spec: NetworkSpec, machine: Machine) -> float:
+    return estimate_speed(spec, [machine, machine], place(spec, 0, 1, 1, 1)).seconds_per_step
+
+
+def test_every_tensor_takes_of_both_ends_and_of_the_way():
+    """One micro-batch alone: there and back, two ends each."""
+    spec = make_chain(micro_batches=1)
+    slower = seconds_per_step(spec, make_ideal(FAST, frame_seconds=0.001)) - seconds_per_step(spec, make_ideal(FAST))
+    assert slower == pytest.approx(4 * 0.001)
+
+
+def test_many_tensors_are_bound_by_the_processor_that_handles_them():
+    spec = make_chain(micro_batches=32)
+    assert seconds_per_step(spec, make_ideal(1e15, frame_seconds=0.001)) >= 32 * 2 * 0.001
+
+
+def test_a_small_block_takes_its_calls_however_fast_the_machine_multiplies():
+    spec = make_chain()
+    found = estimate_speed(spec, [make_ideal(1e18, call_seconds=1e-5)], place(spec, 0, 0, 0, 0))
+    costs = estimate_vnodes(spec).values()
+    calls = sum(spec.micro_batches * cost.calls + cost.update_calls for cost in costs)
+    assert found.seconds_per_step == pytest.approx(calls * 1e-5, rel=1e-3)
+    assert found.samples_per_second_one_machine == pytest.approx(found.samples_per_second)
+
+
+def test_what_is_kept_for_the_way_back_takes_time_in_proportion():
+    spec = make_chain()
+    found = estimate_speed(spec, [make_ideal(1e18, kept_byte_seconds=1e-9)], place(spec, 0, 0, 0, 0))
+    kept_bytes = spec.micro_batches * sum(cost.kept_bytes for cost in estimate_vnodes(spec).values())
+    assert found.seconds_per_step == pytest.approx(kept_bytes * 1e-9, rel=1e-3)
+
+
+def test_the_norm_of_all_gradients_costs_one_round_trip_more():
+    free = make_chain()
+    clipped = make_chain(optimizer=OptimizerSpec(clip_norm=1.0))
+    assert seconds_per_step(clipped, HOME) - seconds_per_step(free, HOME) == pytest.approx(2 * HOME.latency_seconds)
+    busy = replace(HOME, frame_seconds=0.001)
+    slower = seconds_per_step(clipped, busy) - seconds_per_step(free, busy)
+    assert slower == pytest.approx(2 * HOME.latency_seconds + 4 * 0.001)
+
+
+@pytest.mark.parametrize(
+    "worse",
+    [
+        {"latency_seconds": 0.1},
+        {"bytes_per_second": 1e5},
+        {"frame_seconds": 0.05},
+        {"call_seconds": 1e-3},
+        {"kept_byte_seconds": 1e-5},
+        {"flops_per_second": 1e6},
+    ],
+)
+def test_a_machine_that_is_worse_in_anything_is_never_planned_to_be_faster(worse: dict[str, float]):
+    spec = make_chain()
+    home = Machine(FAST, bytes_per_second=2.5e6, latency_seconds=0.05)
+    assert seconds_per_step(spec, replace(home, **worse)) > seconds_per_step(spec, home)
+
+
+def test_of_a_machine_that_says_its_speed_alone_calls_and_tensors_are_reckoned_all_the_same():
+    spec = make_chain()
+    assert seconds_per_step(spec, Machine(1e18)) > 8 * FRAME_SECONDS

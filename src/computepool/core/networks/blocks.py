@@ -115,6 +115,10 @@ class Part:
         """Of the forward pass of one sample."""
         return sum(leaf.block.flops(leaf.values, given) for leaf, given in self.walk(inputs))
 
+    def calls(self, inputs: Sequence[TensorType]) -> int:
+        """Of the array library, forward and backward."""
+        return sum(leaf.block.calls(leaf.values, given) for leaf, given in self.walk(inputs))
+
     def kept_bytes(self, inputs: Sequence[TensorType]) -> int:
         """Of one sample, from forward to backward, without the inputs."""
         return sum(leaf.block.kept_bytes(leaf.values, given) for leaf, given in self.walk(inputs))

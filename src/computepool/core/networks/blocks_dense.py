@@ -22,6 +22,7 @@ from computepool.core.networks.block import (
 from computepool.core.networks.fields import Field, FieldKind, Values
 from computepool.core.networks.spec import TensorType
 
+LINEAR_CALLS = 13
 ACTIVATIONS = ("relu", "gelu", "silu", "tanh", "sigmoid")
 
 
@@ -39,6 +40,9 @@ class Linear(Block):
 
     def flops(self, values: Values, inputs: Sequence[TensorType]) -> int:
         return 2 * inputs[0].element_count * values.whole("features")
+
+    def calls(self, values: Values, inputs: Sequence[TensorType]) -> int:
+        return LINEAR_CALLS
 
 
 class Mlp(Block):
@@ -68,6 +72,10 @@ class Mlp(Block):
         widths = self.widths(values, inputs[0])
         rows = inputs[0].element_count // widths[0]
         return rows * sum(2 * one * two for one, two in pairwise(widths))
+
+    def calls(self, values: Values, inputs: Sequence[TensorType]) -> int:
+        # Each layer with its activation.
+        return (LINEAR_CALLS + 4) * (len(values.ints("hidden")) + 1)
 
     def kept_bytes(self, values: Values, inputs: Sequence[TensorType]) -> int:
         widths = self.widths(values, inputs[0])

@@ -76,6 +76,9 @@ class Attention(Block):
     def flops(self, values: Values, inputs: Sequence[TensorType]) -> int:
         return attention_flops(inputs[0])
 
+    def calls(self, values: Values, inputs: Sequence[TensorType]) -> int:
+        return attention_calls(values)
+
     def kept_bytes(self, values: Values, inputs: Sequence[TensorType]) -> int:
         return attention_kept_bytes(values, inputs[0])
 
@@ -109,6 +112,9 @@ class Transformer(Block):
     def flops(self, values: Values, inputs: Sequence[TensorType]) -> int:
         return attention_flops(inputs[0]) + inputs[0].element_count * (4 * values.whole("hidden") + 20)
 
+    def calls(self, values: Values, inputs: Sequence[TensorType]) -> int:
+        return attention_calls(values) + (60 if values.number("dropout") > 0 else 46)
+
     def kept_bytes(self, values: Values, inputs: Sequence[TensorType]) -> int:
         positions, features = inputs[0].shape
         dropped = 3 if values.number("dropout") > 0 else 1
@@ -126,9 +132,11 @@ class Recurrent(Block):
         sequence=flag_field(True),
     )
 
-    def __init__(self, name: str, gates: int) -> None:
+    def __init__(self, name: str, *, gates: int, calls_each: int) -> None:
+        """`calls_each`: of the array library, for each position and layer."""
         self.name = name
         self._gates = gates
+        self._calls_each = calls_each
 
     def infer(self, values: Values, inputs: Sequence[TensorType]) -> TensorType:
         need_floats(inputs)
@@ -153,6 +161,10 @@ class Recurrent(Block):
     def flops(self, values: Values, inputs: Sequence[TensorType]) -> int:
         weights = sum(each.element_count for each in self.parameters(values, inputs) if len(each.shape) == 2)
         return 2 * inputs[0].shape[0] * weights
+
+    def calls(self, values: Values, inputs: Sequence[TensorType]) -> int:
+        # One position after the other.
+        return self._calls_each * inputs[0].shape[0] * values.whole("layers")
 
     def kept_bytes(self, values: Values, inputs: Sequence[TensorType]) -> int:
         each = (self._gates + 2) * values.whole("features")
@@ -181,6 +193,11 @@ def attention_flops(given: TensorType) -> int:
     return positions * features * (8 * features + 4 * positions)
 
 
+def attention_calls(values: Values) -> int:
+    # With dropout the weights of all pairs of positions are made one step after the other, not in one call.
+    return 92 if values.number("dropout") > 0 else 48
+
+
 def attention_kept_bytes(values: Values, given: TensorType) -> int:
     positions, features = given.shape
     # Only with dropout are the weights of all pairs of positions kept: as scores, as mask and as their product.
@@ -193,7 +210,7 @@ SEQUENCE: tuple[Block, ...] = (
     Positional(),
     Attention(),
     Transformer(),
-    Recurrent("rnn", gates=1),
-    Recurrent("lstm", gates=4),
-    Recurrent("gru", gates=3),
+    Recurrent("rnn", gates=1, calls_each=20),
+    Recurrent("lstm", gates=4, calls_each=2),
+    Recurrent("gru", gates=3, calls_each=48),
 )

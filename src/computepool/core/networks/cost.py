@@ -30,6 +30,9 @@ class VNodeCost:
     # Of one micro-batch.
     flops_forward: int
     flops_backward: int
+    # Of the array library: of one micro-batch, and of the update that ends a step.
+    calls: int
+    update_calls: int
 
     def memory_bytes(self, micro_batches_in_flight: int) -> int:
         return self.state_bytes + micro_batches_in_flight * self.kept_bytes
@@ -62,7 +65,8 @@ def estimate_vnodes(spec: NetworkSpec, shapes: Shapes | None = None) -> dict[str
     found = {}
     for vnode in spec.vnodes:
         part, given = read_vnode(vnode), inputs[vnode.id]
-        count = sum(parameter.element_count for parameter in part.parameters(given))
+        parameters = part.parameters(given)
+        count = sum(parameter.element_count for parameter in parameters)
         buffer_bytes = sum(buffer.size_bytes for buffer in part.buffers(given))
         flops = samples * part.flops(given)
         found[vnode.id] = VNodeCost(
@@ -73,6 +77,8 @@ def estimate_vnodes(spec: NetworkSpec, shapes: Shapes | None = None) -> dict[str
             kept_bytes=samples * part.kept_bytes(given) + sum(each.size_bytes(samples) for each in given),
             flops_forward=flops,
             flops_backward=_BACKWARD_RATIO * flops,
+            calls=part.calls(given),
+            update_calls=len(parameters) * _count_update_calls(spec.optimizer),
         )
     return found
 
@@ -97,6 +103,11 @@ def optimizer_bytes_per_parameter(optimizer: OptimizerSpec) -> int:
     if optimizer.kind is OptimizerKind.SGD:
         return _FLOAT_BYTES if optimizer.momentum else 0
     return 2 * _FLOAT_BYTES
+
+
+def _count_update_calls(optimizer: OptimizerSpec) -> int:
+    """Per parameter tensor: its gradient, its share of the norm, and what the optimizer makes of them."""
+    return 6 if optimizer.kind is OptimizerKind.SGD else 17
 
 
 def _wire_bytes(given: TensorType, spec: NetworkSpec) -> int:
