@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -179,6 +180,12 @@ def _read_first(job: JobHandle, number: int) -> str:
         return ""
     text = "".join(job.logs(attempt=number, follow=False))
     return text if "\n" in text else ""
+
+
+def find_honest_seconds(agent: AgentProcess, attempt_id: UUID) -> int:
+    """What the hub has accepted of the work of an attempt, as its agent heard it, and of nobody else."""
+    told = re.findall(rf"checkpoint_saved.*{attempt_id}.* saved_seconds=(\d+)", agent.log_path.read_text())
+    return int(told[-1]) if told else 0
 
 
 async def check_books(dsn: str, job_id: UUID) -> None:
