@@ -467,6 +467,15 @@ def test_no_link_in_the_way_of_that_word_is_followed(bench: Bench, name: str) ->
     (bench.folder / name).symlink_to(target)
     answer_after(bench, 0.0)
     assert target.read_text() == "untouched"
+    assert read_lead(bench) > 0
+
+
+def test_a_job_that_leaves_no_place_for_that_word_goes_without(bench: Bench) -> None:
+    (bench.folder / ".lead.tmp").mkdir()
+    answer_after(bench, 0.0)
+    assert not (bench.folder / ".lead").exists()
+    answer_after(bench, 0.0)
+    assert bench.said == []
 
 
 def test_what_the_hub_refused_is_not_sent_again_at_once(bench: Bench) -> None:

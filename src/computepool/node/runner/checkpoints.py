@@ -369,6 +369,9 @@ class CheckpointTaker:
             return
         # A job whose disk is full, or that has put something in the way, goes without.
         with contextlib.suppress(OSError):
+            # Of a time when the disk was full.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(LEAD_DRAFT, dir_fd=folder_fd)
             fd = os.open(LEAD_DRAFT, CREATE_FILE, 0o644, dir_fd=folder_fd)
             try:
                 os.write(fd, f"{lead_seconds:.3f}".encode())
