@@ -2,8 +2,9 @@
 
 Kills: agent, runner and job go with -9 at a random moment, twice in each run; the run goes on on another machine. Its
 result must be that of an undisturbed run, and no more than one interval of work may be lost each time. Returns: the
-owner sits down at a random moment; the machine must be free within two seconds. Until then somebody claims in the
-machine's name what was never saved, which must earn nothing. Money is checked to the microcredit.
+owner sits down at a random moment; the machine must be free within two seconds, also of a job that does not listen.
+Before that somebody claims in the machine's name what was never saved, which must earn nothing. Money is checked to
+the microcredit.
 
     python -m soaks.checkpoints [--kills N] [--returns N] [--every SECONDS] [--seed N]
 """
@@ -110,7 +111,9 @@ async def take_machine_back(
     agent = fleet.start(**chair.settings)
     taken: list[Return] = []
     for number in range(1, returns + 1):
-        job = submit(client, every_seconds=every_seconds, fast_from=1_000)
+        # Every other one does not save when it is asked to stop, so that there is work that nobody may charge for.
+        is_deaf = number % 2 == 0
+        job = submit(client, every_seconds=every_seconds, fast_from=1_000, is_deaf=is_deaf)
         attempt = wait_for(lambda job=job: list_attempts(job), "an attempt")[0]
         wait_for(lambda attempt=attempt: find_log([agent], attempt.id), "its job to begin")
         await send_forgeries(fleet.hub_url, agent, attempt.id)
