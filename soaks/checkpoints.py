@@ -2,7 +2,9 @@
 
 Kills: agent, runner and job go with -9 at a random moment, twice in each run; the run goes on on another machine. Its
 result must be that of an undisturbed run, and no more than one interval of work may be lost each time. Returns: the
-owner sits down at a random moment; the machine must be free within two seconds. Money is checked to the microcredit.
+owner sits down at a random moment; the machine must be free within two seconds, also of a job that does not listen.
+Before that somebody claims in the machine's name what was never saved, which must earn nothing. Money is checked to
+the microcredit.
 
     python -m soaks.checkpoints [--kills N] [--returns N] [--every SECONDS] [--seed N]
 """
@@ -15,6 +17,7 @@ import random
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from computepool.hub.store.embedded import EmbeddedPostgres
@@ -23,6 +26,7 @@ from tests.support.agent_process import AgentProcess
 from tests.support.checkpoint_story import (
     Loss,
     check_books,
+    find_honest_seconds,
     find_log,
     find_loss,
     kill_holder,
@@ -32,6 +36,7 @@ from tests.support.checkpoint_story import (
     train_at_home,
     wait_for,
 )
+from tests.support.forged_checkpoints import FORGERIES, send_forgeries
 from tests.support.hub_process import HubProcess
 from tests.support.owner_seat import Chair, measure_freeing
 from tests.support.people import Person, sign_up
@@ -41,11 +46,23 @@ KILLS_PER_RUN = 2
 FREED_SECONDS = 2.0
 
 
+@dataclass(frozen=True)
+class Return:
+    """One owner who came back."""
+
+    freed_seconds: float
+    # How long the job had run, and how much of it was in its last accepted checkpoint.
+    run_seconds: float
+    saved_seconds: int
+    charged_microcredits: int
+
+
 class Fleet:
     """Agents that are started as they are needed, and end with the soak."""
 
     def __init__(self, hub: HubProcess, owner: Person, root: Path) -> None:
         self._hub, self._owner, self._root = hub, owner, root
+        self.hub_url = hub.url
         self.agents: list[AgentProcess] = []
         self._count = 0
 
@@ -89,30 +106,32 @@ async def kill_machines(
 
 async def take_machine_back(
     client: Client, fleet: Fleet, dsn: str, root: Path, *, returns: int, every_seconds: int, rng: random.Random
-) -> list[float]:
+) -> list[Return]:
     chair = Chair(root)
     agent = fleet.start(**chair.settings)
-    taken: list[float] = []
-    paid = 0
+    taken: list[Return] = []
     for number in range(1, returns + 1):
-        job = submit(client, every_seconds=every_seconds, fast_from=1_000)
+        # Every other one does not save when it is asked to stop, so that there is work that nobody may charge for.
+        is_deaf = number % 2 == 0
+        job = submit(client, every_seconds=every_seconds, fast_from=1_000, is_deaf=is_deaf)
         attempt = wait_for(lambda job=job: list_attempts(job), "an attempt")[0]
         wait_for(lambda attempt=attempt: find_log([agent], attempt.id), "its job to begin")
+        await send_forgeries(fleet.hub_url, agent, attempt.id)
         time.sleep(rng.uniform(0.0, 2.5 * every_seconds))
         chair.sit_down()
         seconds = measure_freeing(agent, seconds_max=30.0)
         assert seconds is not None, agent.log_text()
-        taken.append(seconds)
         left = wait_for(
             lambda job=job: next((a for a in list_attempts(job) if a.finished_at is not None), None), "its end"
         )
         assert left.cause == "owner_returned", left
-        paid += left.charged_microcredits or 0
+        honest_seconds = find_honest_seconds(agent, attempt.id)
+        assert left.saved_seconds == honest_seconds, f"paid for {left.saved_seconds} s, saved {honest_seconds} s"
         job.cancel()
         await check_books(dsn, job.id)
-        print(f"return {number}: freed after {seconds:.2f} s, {left.saved_seconds} s saved and paid", flush=True)
+        taken.append(Return(seconds, left.run_seconds or 0.0, left.saved_seconds, left.charged_microcredits or 0))
+        print(f"return {number}: {taken[-1]}", flush=True)
         chair.leave()
-    print(f"{paid:,} microcredits were paid for what was saved")
     fleet.end()
     return taken
 
@@ -147,9 +166,10 @@ async def run(args: argparse.Namespace) -> int:
     return report(losses, taken, every_seconds=args.every)
 
 
-def report(losses: list[Loss], taken: list[float], *, every_seconds: int) -> int:
+def report(losses: list[Loss], taken: list[Return], *, every_seconds: int) -> int:
     too_much = [loss for loss in losses if loss.lost_seconds > every_seconds]
-    too_late = [seconds for seconds in taken if seconds >= FREED_SECONDS]
+    freed = [each.freed_seconds for each in taken]
+    too_late = [seconds for seconds in freed if seconds >= FREED_SECONDS]
     if losses:
         lost = [loss.lost_seconds for loss in losses]
         print(
@@ -158,8 +178,16 @@ def report(losses: list[Loss], taken: list[float], *, every_seconds: int) -> int
         )
     if taken:
         print(
-            f"{len(taken)} returns, freed after {statistics.median(taken):.2f} s in the middle, "
-            f"{max(taken):.2f} s at most; later than {FREED_SECONDS:.0f} s: {len(too_late)}; money exact each time"
+            f"{len(taken)} returns, freed after {statistics.median(freed):.2f} s in the middle, "
+            f"{max(freed):.2f} s at most; later than {FREED_SECONDS:.0f} s: {len(too_late)}"
+        )
+        charged = sum(each.charged_microcredits for each in taken)
+        saved_seconds = sum(each.saved_seconds for each in taken)
+        later_seconds = sum(each.run_seconds for each in taken) - saved_seconds
+        print(
+            f"charged to the last accepted checkpoint, to the microcredit, each time: {charged:,} microcredits for "
+            f"{saved_seconds} s; 0 for the {later_seconds:.0f} s after it, "
+            f"and 0 for {len(FORGERIES) * len(taken)} checkpoints that were forged or empty"
         )
     return 1 if too_much or too_late else 0
 

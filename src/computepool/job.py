@@ -47,9 +47,10 @@ __all__ = [
 # "I have saved my work, run me again": ends no slice and spends no retry.
 EXIT_CODE_CHECKPOINTED = 85
 
-# Saved at this part of the interval, it has left the machine when the interval is over.
-_DUE_SHARE = 0.75
-_SEAL, _PROGRESS, _DRAFT = ".sealed", ".progress", ".draft"
+# Saved with so much of the interval left, it has left the machine when the interval is over. As in
+# core/jobs/checkpoint_pace.py, which is not here; once something was saved the machine knows better, and says so.
+_LEAD_SHARE, _LEAD_SHARE_MAX, _FIRST_COST_SECONDS = 0.25, 0.5, 1.0
+_SEAL, _PROGRESS, _DRAFT, _LEAD = ".sealed", ".progress", ".draft", ".lead"
 
 is_on_grid = "COMPUTEPOOL_JOB_ID" in os.environ
 slice_index = int(os.environ.get("COMPUTEPOOL_SLICE_INDEX", "0"))
@@ -69,6 +70,7 @@ output_dir.mkdir(parents=True, exist_ok=True)
 _stop_asked = threading.Event()
 _is_watching = False
 _saved_at = time.monotonic()
+_lead_seconds: float | None = None
 _seal_count = 0
 
 
@@ -83,7 +85,9 @@ def checkpoint(*, progress: float | None = None) -> Iterator[Path]:
 
     What the block does not write stays as it was. If it raises, nothing has changed.
     """
-    global _saved_at, _seal_count
+    global _saved_at, _lead_seconds, _seal_count
+    # What is written from here on is the work as it is now: the next interval counts from here.
+    began = time.monotonic()
     draft = checkpoint_dir / _DRAFT
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
@@ -100,15 +104,27 @@ def checkpoint(*, progress: float | None = None) -> Iterator[Path]:
         if progress is not None:
             _write(checkpoint_dir / _PROGRESS, f"{min(1.0, max(0.0, progress)):.6f}")
         _seal_count += 1
-        _write(seal, str(_seal_count))
-        _saved_at = time.monotonic()
+        _write(seal, f"{_seal_count} {time.monotonic() - began:.3f}")
+        _saved_at, _lead_seconds = began, None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
 def is_checkpoint_due() -> bool:
-    """Whether it is time to save: most of the interval has passed, or the script has been asked to stop."""
-    return should_stop() or time.monotonic() - _saved_at >= _DUE_SHARE * checkpoint_seconds
+    """Whether it is time to save: most of the interval has passed, or the script has been asked to stop.
+
+    Early enough for what is saved to arrive within the interval, as far as half of it is enough for that.
+    """
+    global _lead_seconds
+    if should_stop():
+        return True
+    seconds_left = checkpoint_seconds - (time.monotonic() - _saved_at)
+    if seconds_left > _LEAD_SHARE_MAX * checkpoint_seconds:
+        return False
+    if _lead_seconds is None:
+        # Once for each checkpoint, and late: scripts ask at every step, and the last one has to arrive first.
+        _lead_seconds = _find_lead_seconds()
+    return seconds_left <= _lead_seconds
 
 
 def should_stop() -> bool:
@@ -129,6 +145,15 @@ def leave() -> NoReturn:
     sys.stderr.flush()
     # Without the interpreter's own ways of ending, which may take longer than there is time.
     os._exit(EXIT_CODE_CHECKPOINTED)
+
+
+def _find_lead_seconds() -> float:
+    """How long before the end of the interval to save."""
+    try:
+        told = float((checkpoint_dir / _LEAD).read_text())
+    except (OSError, ValueError):
+        told = max(_LEAD_SHARE * checkpoint_seconds, _FIRST_COST_SECONDS)
+    return min(_LEAD_SHARE_MAX * checkpoint_seconds, told)
 
 
 def _write(path: Path, text: str) -> None:

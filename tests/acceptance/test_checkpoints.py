@@ -10,6 +10,7 @@ import pytest
 from tests.support.checkpoint_story import (
     check_books,
     choose_seconds,
+    find_honest_seconds,
     find_loss,
     kill_holder,
     list_attempts,
@@ -18,6 +19,7 @@ from tests.support.checkpoint_story import (
     train_at_home,
     wait_for,
 )
+from tests.support.forged_checkpoints import FORGERIES, send_forgeries
 from tests.support.owner_seat import Chair
 
 EVERY_SECONDS = 2
@@ -66,21 +68,24 @@ async def test_a_training_run_whose_machines_are_killed_goes_on_elsewhere_and_en
 # Nobody is lost here.
 @pytest.mark.parametrize("lease_seconds", [60.0])
 async def test_an_owner_who_comes_back_gets_the_machine_and_is_paid_to_what_was_saved(
-    start_agent, client, dsn, tmp_path, undisturbed
+    start_agent, client, hub, dsn, tmp_path, undisturbed
 ):
     chair = Chair(tmp_path)
-    start_agent("owned", cpu_slots=1, **chair.settings)
+    agent = start_agent("owned", cpu_slots=1, **chair.settings)
     job = submit(client, every_seconds=EVERY_SECONDS, fast_from=2)
     wait_for(lambda: list_attempts(job) and list_attempts(job)[-1].saved_at is not None, "a checkpoint")
     shown = list_attempts(job)[-1]
     assert shown.at_risk_seconds is not None
     assert job.refresh().at_risk_since == shown.saved_at or list_attempts(job)[-1].saved_at != shown.saved_at
+    # Claimed by the machine itself, and refused.
+    assert len(await send_forgeries(hub.url, agent, shown.id)) == len(FORGERIES)
     chair.sit_down()
     start_agent("another", cpu_slots=1)
     assert job.wait(timeout=180).state == "succeeded"
     left, *others = list_attempts(job)
     assert (left.cause, others[-1].state) == ("owner_returned", "succeeded")
     assert left.saved_seconds >= shown.saved_seconds
+    assert left.saved_seconds == find_honest_seconds(agent, left.id)
     assert left.charged_microcredits
     assert read_result(job, tmp_path / "result") == undisturbed
     assert job.get_slice(0).progress is not None

@@ -11,8 +11,9 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from computepool import entropy
@@ -139,6 +140,7 @@ class Lab:
         egress: tuple[str, ...] = (),
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
         secrets: tuple[str, ...] = (),
+        restored: Mapping[str, str] = MappingProxyType({}),
         **limits: Any,
     ) -> AttemptRequest:
         return AttemptRequest(
@@ -155,6 +157,7 @@ class Lab:
             egress=egress,
             checkpoint_seconds=checkpoint_seconds,
             secrets=secrets,
+            restored=restored,
             slot="cpu:0",
             lease_seconds=lease_seconds,
             agent_alive_path=str(self.alive_path),

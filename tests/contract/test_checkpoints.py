@@ -67,6 +67,7 @@ def start_saver(lab: Lab, tmp_path: Path, restored: str | None = None, **options
     if restored is not None:
         (tmp_path / "restored").write_text(restored)
         inputs.append(InputFile(".computepool/checkpoint/state", str(tmp_path / "restored")))
+        options["restored"] = {"state": hashlib.sha256(restored.encode()).hexdigest()}
     attempt = lab.start(
         PYTHON, "main.py", inputs=inputs, **{"checkpoint_seconds": 0.2, "wall_seconds": 120, **options}
     )
@@ -90,6 +91,58 @@ def test_a_job_finds_what_was_saved_before_and_may_change_it(lab: Lab, tmp_path:
 
     assert attempt.log().startswith("from 41\n")
     assert read_saved(attempt, manifest, "state") == b"42"
+
+
+# Saves only after so many seconds, then waits for a word on how early to save.
+LATE_SAVER = """
+import sys, time
+from computepool import job
+
+print("READY", flush=True)
+time.sleep(float(sys.argv[1]))
+with job.checkpoint() as draft:
+    (draft / "state").write_text("its own")
+while not (job.checkpoint_dir / ".lead").exists():
+    time.sleep(0.02)
+print("LEAD", (job.checkpoint_dir / ".lead").read_text(), flush=True)
+time.sleep(1000)
+"""
+
+
+def start_late_saver(lab: Lab, tmp_path: Path, *, seconds: float, is_told: bool) -> Attempt:
+    (tmp_path / "main.py").write_text(LATE_SAVER)
+    (tmp_path / "restored").write_text("restored")
+    inputs = [
+        InputFile("main.py", str(tmp_path / "main.py")),
+        InputFile(".computepool/checkpoint/state", str(tmp_path / "restored")),
+        *list_module(),
+    ]
+    restored = {"state": hashlib.sha256(b"restored").hexdigest()} if is_told else {}
+    options = {"inputs": inputs, "restored": restored, "checkpoint_seconds": 0.2, "wall_seconds": 120}
+    return lab.start(PYTHON, "main.py", str(seconds), **options)
+
+
+def test_what_the_hub_gave_a_job_to_begin_with_is_not_taken_for_its_work(lab: Lab, tmp_path: Path) -> None:
+    attempt = start_late_saver(lab, tmp_path, seconds=3.0, is_told=True)
+    manifest = await_manifest(attempt, 1)
+
+    assert read_saved(attempt, manifest, "state") == b"its own"
+
+
+def test_control_a_runner_that_is_not_told_what_was_restored_takes_it(lab: Lab, tmp_path: Path) -> None:
+    attempt = start_late_saver(lab, tmp_path, seconds=1_000.0, is_told=False)
+    manifest = await_manifest(attempt, 1)
+
+    assert read_saved(attempt, manifest, "state") == b"restored"
+
+
+def test_a_job_can_read_how_early_it_is_to_save(lab: Lab, tmp_path: Path) -> None:
+    attempt = start_late_saver(lab, tmp_path, seconds=0.0, is_told=True)
+    manifest = await_manifest(attempt, 1)
+    files.write_json(str(attempt.state_dir), files.SHIPPED, {"number": manifest["number"], "accepted": True})
+
+    # Half of the interval: no machine is quicker than that.
+    attempt.await_words("LEAD 0.100", WAIT_SECONDS)
 
 
 def test_a_job_that_is_asked_to_stop_has_its_last_words_taken_out(lab: Lab, tmp_path: Path) -> None:

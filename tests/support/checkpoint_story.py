@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -35,12 +36,17 @@ STEPS = 10_000
 
 # Fits a line through noise by stochastic gradients; 16 weights, and numbers from a generator of its own.
 TRAIN = """
-import json, os, time
+import json, os, signal, time
 from computepool import job
 
 STEPS = int(os.environ["STEPS"])
 # Slow until enough has happened to it, so that no machine is too slow or too quick for the story.
 PAUSE = float(os.environ["PAUSE"]) if job.attempt_number < int(os.environ["FAST_FROM"]) else 0.0
+
+if "DEAF" in os.environ:
+    # Whoever asks it to stop is not heard: it saves nothing then, and has to be made to end.
+    job.should_stop()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 def draw(seed):
     seed = (seed * 6364136223846793005 + 1442695040888963407) % 2**64
@@ -104,11 +110,14 @@ def train_at_home(folder: Path, steps: int = STEPS) -> list[float]:
     return json.loads((folder / "out" / "0" / "weights.json").read_text())
 
 
-def submit(client: Client, *, every_seconds: int, fast_from: int, steps: int = STEPS) -> JobHandle:
+def submit(
+    client: Client, *, every_seconds: int, fast_from: int, steps: int = STEPS, is_deaf: bool = False
+) -> JobHandle:
     """Its attempts are slow up to the one with that number, which brings it to its end."""
+    env = {"STEPS": str(steps), "PAUSE": str(PAUSE_SECONDS), "FAST_FROM": str(fast_from)}
     return client.submit(
         script=TRAIN,
-        env={"STEPS": str(steps), "PAUSE": str(PAUSE_SECONDS), "FAST_FROM": str(fast_from)},
+        env={**env, "DEAF": "1"} if is_deaf else env,
         checkpoint_seconds=every_seconds,
         wall_seconds=3_600,
     )
@@ -179,6 +188,12 @@ def _read_first(job: JobHandle, number: int) -> str:
         return ""
     text = "".join(job.logs(attempt=number, follow=False))
     return text if "\n" in text else ""
+
+
+def find_honest_seconds(agent: AgentProcess, attempt_id: UUID) -> int:
+    """What the hub has accepted of the work of an attempt, as its agent heard it, and of nobody else."""
+    told = re.findall(rf"checkpoint_saved.*{attempt_id}.* saved_seconds=(\d+)", agent.log_path.read_text())
+    return int(told[-1]) if told else 0
 
 
 async def check_books(dsn: str, job_id: UUID) -> None:

@@ -131,6 +131,43 @@ print(job.is_checkpoint_due())
     assert run(home, library, script, COMPUTEPOOL_CHECKPOINT_SECONDS="0").stdout == "True\nTrue\n"
 
 
+# Says when saving was due, by a clock that the script turns, after a checkpoint that took a second to write.
+PACER = """
+import sys, time
+now = 0.0
+time.monotonic = lambda: now
+from computepool import job
+
+def find_due():
+    global now
+    began = now
+    while not job.is_checkpoint_due():
+        now += 0.5
+    return now - began
+
+first = find_due()
+with job.checkpoint() as draft:
+    (draft / "a").write_text("x")
+    now += 1.0
+if sys.argv[1:]:
+    (job.checkpoint_dir / ".lead").write_text(sys.argv[1])
+print(first, find_due(), (job.checkpoint_dir / ".sealed").read_text())
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "second"),
+    # Counted from the beginning of the block: what it wrote is the work as it was then.
+    [((), "14.0"), (("7.5",), "11.5"), (("1000",), "9.0"), (("soon",), "14.0")],
+    ids=["nothing told", "told", "at most half", "nonsense"],
+)
+def test_saving_is_due_as_early_as_the_machine_says(
+    told: tuple[str, ...], second: str, library: Path, home: Path
+) -> None:
+    done = run(home, library, PACER, *told, COMPUTEPOOL_CHECKPOINT_SECONDS="20")
+    assert done.stdout == f"15.0 {second} 1 1.000\n", done.stderr
+
+
 def test_the_version_that_jobs_see_is_the_agents(library: Path, home: Path) -> None:
     done = run(home, library, "import computepool; print(computepool.__version__)")
     assert done.stdout.strip() == computepool.__version__

@@ -145,6 +145,8 @@ async def test_a_later_attempt_begins_with_the_files_of_the_last_checkpoint(
     [restored] = [file for file in runners.request.inputs if file.path.startswith(".computepool/checkpoint/")]
     assert restored.path == ".computepool/checkpoint/deep/w"
     assert Path(restored.source).read_bytes() == content
+    # By these the runner knows that the hub has them.
+    assert runners.request.restored == {"deep/w": sha256_of(content)}
     await world.close()
 
 

@@ -6,7 +6,9 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -33,11 +35,22 @@ class Folder:
 class Bench:
     """A taker whose clock the test turns."""
 
-    def __init__(self, root: Path, *, bytes_max: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        bytes_max: int = 1 << 20,
+        every_seconds: float = EVERY_SECONDS,
+        restored: Mapping[str, bytes] = MappingProxyType({}),
+        known: bool = True,
+    ) -> None:
+        """`restored` lies in the folder when the job begins; unless `known`, nobody tells the taker."""
         self.folder = root / "checkpoint"
         self.state = root / "state"
         self.folder.mkdir()
         self.state.mkdir()
+        for name, content in restored.items():
+            (self.folder / name).write_bytes(content)
         self.said: list[str] = []
         # Long ago, so that what the kernel notes of the files lies within the run.
         self.began = time.monotonic() - 1_000
@@ -45,10 +58,11 @@ class Bench:
         self.taker = CheckpointTaker(
             str(self.state),
             Folder(self.folder),  # type: ignore[arg-type]
-            every_seconds=EVERY_SECONDS,
+            every_seconds=every_seconds,
             bytes_max=bytes_max,
             say=self.said.append,
             now=self.began,
+            restored={name: sha256_of(content) for name, content in restored.items()} if known else None,
         )
 
     def step(self) -> None:
@@ -98,7 +112,7 @@ def test_files_are_taken_with_their_hashes_once_the_interval_is_nearly_over(benc
     (bench.folder / "deep").mkdir()
     (bench.folder / "a").write_bytes(b"one")
     (bench.folder / "deep" / "b").write_bytes(b"two")
-    assert bench.taker.next_at - bench.began == pytest.approx(checkpoints.DUE_SHARE * EVERY_SECONDS)
+    assert bench.taker.next_at - bench.began == pytest.approx(3.0)
     manifest = bench.run()
     assert manifest is not None
     assert [(f["path"], f["sha256"], f["size_bytes"]) for f in manifest["files"]] == [
@@ -326,3 +340,147 @@ def test_a_folder_with_something_of_no_use_is_not_taken_and_the_submitter_is_tol
     [line] = bench.said
     assert line.startswith("[computepool] the checkpoint was not saved: ")
     assert "secret" not in json.dumps(sorted(bench.list_saved()))
+
+
+# The pace of a job that goes on from what an earlier attempt saved
+
+# How long after it began a job asks itself whether to save, as computepool.job does: import and a step come on top.
+SAVES_AFTER_SECONDS = 3.3
+
+
+def find_arrival_seconds(bench: Bench, monkeypatch: pytest.MonkeyPatch, *, counts_from_look: bool = False) -> float:
+    """When the first work of a resumed job has left the machine, if the hub answers at once."""
+    saved_at = bench.began
+
+    def find_age_seconds(held: object, run_seconds: float) -> float:
+        """By the test's clock, not by the kernel's."""
+        return run_seconds if counts_from_look else saved_at - bench.began
+
+    monkeypatch.setattr(checkpoints, "_find_age_seconds", find_age_seconds)
+    for _ in range(60):
+        if saved_at == bench.began and bench.taker.next_at >= bench.began + SAVES_AFTER_SECONDS:
+            saved_at = bench.began + SAVES_AFTER_SECONDS
+            (bench.folder / "state.tmp").write_bytes(b"what it did itself")
+            (bench.folder / "state.tmp").replace(bench.folder / "state")
+        bench.step()
+        manifest = bench.manifest()
+        if manifest is not None:
+            if manifest["files"][0]["sha256"] == sha256_of(b"what it did itself"):
+                return bench.now - bench.began
+            bench.ship()
+    raise AssertionError("nothing of it was taken")
+
+
+def test_the_first_work_of_a_resumed_job_leaves_within_its_first_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, restored={"state": b"of the attempt before"})
+    assert find_arrival_seconds(bench, monkeypatch) <= EVERY_SECONDS
+    # What it began with was not sent: the hub has it.
+    assert bench.manifest()["number"] == 1  # type: ignore[index]
+
+
+def test_control_what_was_restored_taken_for_news_would_cost_a_second_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, restored={"state": b"of the attempt before"}, known=False)
+    assert find_arrival_seconds(bench, monkeypatch, counts_from_look=True) > 1.25 * EVERY_SECONDS
+
+
+def test_what_was_restored_and_stays_is_not_copied_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, restored={"large": b"stays", "small": b"1"})
+    bench.step()
+    (bench.folder / "small").write_bytes(b"22")
+    manifest = bench.run()
+    assert manifest is not None
+    assert {file["path"]: file["sha256"] for file in manifest["files"]} == {
+        "large": sha256_of(b"stays"),
+        "small": sha256_of(b"22"),
+    }
+    assert bench.list_saved() == {sha256_of(b"22")}
+
+
+def test_a_restored_file_that_the_job_replaced_before_the_first_look_is_news(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, restored={"state": b"old"})
+    (bench.folder / "state").write_bytes(b"new")
+    bench.run()
+    assert bench.list_saved() == {sha256_of(b"new")}
+
+
+def test_a_restored_file_that_changes_while_it_is_recognised_is_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "STEP_BYTES", 4)
+    bench = Bench(tmp_path, restored={"state": b"a long enough state"})
+    bench.step()
+    (bench.folder / "state").write_bytes(b"A long enough state")
+    bench.run(20)
+    assert bench.list_saved() == {sha256_of(b"A long enough state")}
+
+
+# What saving has taken
+
+
+def answer_after(bench: Bench, seconds: float) -> None:
+    """The job saves, and the hub has it so long after it was found."""
+    number = (bench.manifest() or {"number": 0})["number"]
+    (bench.folder / "a").write_text(f"after {number}")
+    while (bench.manifest() or {"number": 0})["number"] == number:
+        bench.step()
+    until = bench.now + seconds
+    while bench.taker.next_at < until:
+        bench.step()
+    bench.ship()
+    bench.step()
+
+
+def read_lead(bench: Bench) -> float:
+    return float((bench.folder / ".lead").read_text())
+
+
+def test_the_job_is_told_to_save_earlier_where_saving_takes_long(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, every_seconds=20.0)
+    answer_after(bench, 0.0)
+    assert read_lead(bench) == 5.0
+    answer_after(bench, 6.0)
+    # Found by a look, quiet for a moment, on its way, seen by the next look.
+    assert 6.0 <= read_lead(bench) <= 6.0 + 4 * checkpoints.QUIET_SECONDS
+    answer_after(bench, 100.0)
+    assert read_lead(bench) == 10.0
+    assert bench.paths() == ["a"]
+
+
+def test_what_the_job_itself_needs_for_writing_counts_among_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, every_seconds=20.0)
+    (bench.folder / "a").write_text("one")
+    (bench.folder / ".sealed").write_text("1 6.000")
+    bench.step()
+    bench.ship()
+    bench.step()
+    assert 6.0 <= read_lead(bench) <= 6.0 + 3 * checkpoints.QUIET_SECONDS
+
+
+@pytest.mark.parametrize("name", [".lead", ".lead.tmp"])
+def test_no_link_in_the_way_of_that_word_is_followed(bench: Bench, name: str) -> None:
+    target = bench.folder.parent / "elsewhere"
+    target.write_text("untouched")
+    (bench.folder / name).symlink_to(target)
+    answer_after(bench, 0.0)
+    assert target.read_text() == "untouched"
+    assert read_lead(bench) > 0
+
+
+def test_a_job_that_leaves_no_place_for_that_word_goes_without(bench: Bench) -> None:
+    (bench.folder / ".lead.tmp").mkdir()
+    answer_after(bench, 0.0)
+    assert not (bench.folder / ".lead").exists()
+    answer_after(bench, 0.0)
+    assert bench.said == []
+
+
+def test_what_the_hub_refused_is_not_sent_again_at_once(bench: Bench) -> None:
+    (bench.folder / "a").write_text("1")
+    bench.run(3)
+    bench.ship(accepted=False)
+    bench.step()
+    assert bench.taker.next_at - bench.now >= EVERY_SECONDS / 2 - checkpoints.QUIET_SECONDS

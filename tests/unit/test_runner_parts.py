@@ -39,6 +39,7 @@ REQUEST = AttemptRequest(
     slot="cpu:0",
     lease_seconds=60.0,
     agent_alive_path="/run/alive",
+    restored={"deep/w": "0" * 64},
 )
 
 

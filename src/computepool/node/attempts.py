@@ -114,6 +114,8 @@ class HeldAttempt:
         )
         self._pinned: tuple[str, ...] = ()
         self._pinned_packages: str | None = None
+        # What the job begins with of an earlier attempt's work: hashes by path.
+        self._restored: dict[str, str] = {}
         self._stop_asked = asyncio.Event()
         self._stop_cause = Cause.CANCELLED
         self._hurry_cause: Cause | None = None
@@ -315,6 +317,7 @@ class HeldAttempt:
                 raise Refused(Cause.INPUT_MISSING, f"the checkpoint's {file.path!r} has a path or hash of no use")
             source = await self._fetch(file.path, file.sha256, file.size_bytes)
             restored.append(InputFile(path=f"{NODE_NAME}/{CHECKPOINT_NAME}/{file.path}", source=str(source)))
+            self._restored[file.path] = file.sha256
         if restored:
             journal.info("checkpoint_restored", attempt_id=self.id, files=len(restored), by=kept.attempt_number)
         return tuple(restored)
@@ -346,6 +349,7 @@ class HeldAttempt:
                 lease_seconds=self._assignment.lease_seconds,
                 checkpoint_seconds=find_checkpoint_seconds(order),
                 secrets=tuple(find_secrets(order)),
+                restored=self._restored,
                 agent_alive_path=str(self._around.state.alive_path),
             )
         except InvalidAttempt as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from computepool.core.jobs.isolation import IsolationLevel
@@ -36,6 +37,7 @@ class _Fields(NamedTuple):
     egress: tuple[str, ...]
     checkpoint_seconds: float  # how often what the job saves is taken out
     secrets: tuple[str, ...]  # names in env whose values are removed from what the job prints
+    restored: Mapping[str, str]  # hashes of the inputs that are the last checkpoint, by their path in its folder
 
 
 class AttemptRequest(_Fields):
@@ -63,6 +65,7 @@ class AttemptRequest(_Fields):
         egress: tuple[str, ...] = (),
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
         secrets: tuple[str, ...] = (),
+        restored: Mapping[str, str] = MappingProxyType({}),
     ) -> AttemptRequest:
         request = super().__new__(
             cls,
@@ -82,6 +85,7 @@ class AttemptRequest(_Fields):
             egress,
             checkpoint_seconds,
             secrets,
+            restored,
         )
         request._check()
         return request
@@ -121,6 +125,7 @@ class AttemptRequest(_Fields):
             "egress": list(self.egress),
             "checkpoint_seconds": self.checkpoint_seconds,
             "secrets": list(self.secrets),
+            "restored": dict(self.restored),
         }
 
     @classmethod
@@ -146,6 +151,7 @@ class AttemptRequest(_Fields):
                 egress=tuple(str(target) for target in content.get("egress", ())),
                 checkpoint_seconds=float(content.get("checkpoint_seconds", CHECKPOINT_SECONDS)),
                 secrets=tuple(str(name) for name in content.get("secrets", ())),
+                restored={str(path): str(sha256) for path, sha256 in content.get("restored", {}).items()},
             )
         except InvalidAttempt:
             raise

@@ -153,6 +153,7 @@ class _Supervisor:
             bytes_max=self._request.limits.disk_bytes,
             say=lambda text: self._log.add(text.encode()),
             now=began,
+            restored=self._request.restored,
         )
         ended = self._await_end(taker)
         run_seconds = time.monotonic() - began
