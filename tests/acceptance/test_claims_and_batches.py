@@ -156,6 +156,21 @@ async def test_many_ends_in_one_call_each_count_or_are_refused_on_their_own(hub,
     assert get_job(hub.url, submitter, job["id"])["counts"]["succeeded"] == 3
 
 
+async def test_one_receipt_covers_results_that_are_judged_in_different_ways(hub, submitter, node):
+    """What is told twice in one call is judged apart from the rest, in a transaction of its own."""
+    job = submit(hub.url, submitter, slice_count=2)
+    one, two = await hold(node, 2)
+    answer = await node.complete_batch([one, one, two])
+    assert answer.status_code == 200, answer.text
+    outcomes = answer.json()["answers"]
+    assert [(outcome["accepted"], outcome["repeated"]) for outcome in outcomes] == [
+        (True, False),
+        (True, True),
+        (True, False),
+    ]
+    assert get_job(hub.url, submitter, job["id"])["state"] == "succeeded"
+
+
 async def test_a_batch_may_claim_too(hub, submitter, node):
     job = submit(hub.url, submitter, slice_count=8)
     fresh = await node.complete_and_claim(*await hold(node, 4))

@@ -323,6 +323,23 @@ async def test_a_node_that_calls_again_while_a_lease_for_it_is_on_its_way_gets_i
     assert not dispatch.rounds._holding
 
 
+async def test_a_lease_that_waits_in_a_call_for_another_one_is_not_taken_for_lost(dispatch, monkeypatch):
+    """Two transactions may lease slots of one node. Its call is answered when both are done, and looked up before."""
+    node = await dispatch.spine.enrol(cpu_slots=2)
+    waiting = await dispatch.park(node, "cpu:0", "cpu:1")
+    gate = Gate(monkeypatch, submission_service.job_store, "insert_jobs")
+    submits = []
+    for number in range(2):
+        submits.append(asyncio.create_task(dispatch.submit()))
+        await gate.reached(count=number + 1)
+    gate.let_through(0)
+    await submits[0]
+    await dispatch.rounds._greet({node.id: waiting.call})
+    gate.let_through(1)
+    await submits[1]
+    assert sorted(list_attempts([await waiting.hear()])) == sorted(await list_live(dispatch.spine))
+
+
 async def test_a_call_whose_time_is_over_is_answered_even_if_nothing_came(dispatch):
     waiting = await dispatch.park(await dispatch.spine.enrol(), "cpu:0", seconds=0.05)
     assert await waiting.hear() is None

@@ -81,6 +81,9 @@ class ParkedCall:
         self._own_tidings().leased.append(lease)
         self._answer_if_due()
 
+    def has_lease(self, attempt_id: AttemptId) -> bool:
+        return any(lease.id == attempt_id for lease in self.tidings.leased)
+
     def control(self, controls: Controls) -> None:
         self._own_tidings().controls = controls
         self._answer_if_due()

@@ -588,6 +588,10 @@ class Rounds:
         if (attempt.node_id, attempt.slot) in self._holding:
             # It is being written at this moment, and will be delivered by whoever writes it.
             return False
+        offering = self._parked.find_offering(attempt.node_id, attempt.slot)
+        if call.has_lease(attempt.id) or (offering is not None and offering.has_lease(attempt.id)):
+            # It was delivered while we looked, to a call that waits for what is under way for its other slots.
+            return False
         # Sent after this call was made: the node could not list it yet.
         return self._sent_at.get(attempt.id, 0.0) < call.parked_at
 

@@ -61,7 +61,9 @@ jobs_counted AS (
 receipts_kept AS (
     INSERT INTO receipts (id, node_id, token)
     SELECT * FROM unnest(:kept_receipt_ids::text::uuid[], :receipt_node_ids::text::uuid[],
-                         :receipt_tokens::text::text[]))
+                         :receipt_tokens::text::text[])
+    -- One call's results may go two ways, in two transactions, under one receipt.
+    ON CONFLICT (id) DO NOTHING)
 INSERT INTO events (kind, account_id, job_id, body)
 SELECT e.kind, e.account_id, e.job_id, e.body::jsonb
   FROM unnest(:event_kinds::text::text[], :event_account_ids::text::uuid[], :event_job_ids::text::uuid[],
