@@ -16,8 +16,8 @@ from computepool.core.market.offers import Audience
 from computepool.core.placement.fleet import FleetIndex
 from computepool.core.placement.leaves import JOB_KIND, SLICE_SECONDS, WANTS
 from computepool.core.placement.pools import Fleet
+from computepool.hub.dispatch.reception import Reception
 from computepool.hub.dispatch.registry import Registry
-from computepool.hub.dispatch.rounds import Rounds
 from computepool.hub.services import nodes as node_service
 from computepool.hub.services import offers as offer_service
 from computepool.hub.services.callers import AccountCaller
@@ -74,7 +74,7 @@ async def set_offer(spine: Spine, owner: AccountCaller, node: EnrolledNode, *hub
     """As the API does it, at these hubs."""
     await offer_service.set_offer(spine.pool, spine.leases.prices, owner, node.id, SetOffer(**terms))
     for hub in hubs:
-        await hub.rounds.look_at_node(node.id)
+        await hub.reception.look_at_node(node.id)
 
 
 @contextlib.asynccontextmanager
@@ -120,7 +120,7 @@ async def test_it_is_the_look_at_the_clock_that_opens_and_without_it_nobody_does
     spine, owner, clock, monkeypatch, looks
 ):
     if not looks:
-        monkeypatch.setattr(Rounds, "_keep_hours", lambda self: asyncio.sleep(0))
+        monkeypatch.setattr(Reception, "keep_hours", lambda self: asyncio.sleep(0))
     hub, node = compose(spine, clock), await spine.enrol(owner=owner)
     await set_offer(spine, owner, node, **AFTERNOON)
     waiting = await hub.park(node, "cpu:0")
@@ -319,7 +319,7 @@ async def test_a_job_that_nobody_allows_waits_until_somebody_does(spine, owner, 
     await dispatch.rounds.run_once()
     assert not await is_leased(spine, job)
     await announce(spine, node, "egress files.example.org:443", "packages")
-    await dispatch.rounds.look_at_node(node.id)
+    await dispatch.reception.look_at_node(node.id)
     await dispatch.rounds.run_once()
     assert list_attempts([await waiting.hear()])
     assert await is_leased(spine, job)

@@ -19,6 +19,7 @@ from computepool.hub.dispatch.elsewhere import Elsewhere
 from computepool.hub.dispatch.evidence import Evidence
 from computepool.hub.dispatch.fair_share import FairShare
 from computepool.hub.dispatch.parked import ParkedCall, ParkedCalls
+from computepool.hub.dispatch.reception import Reception
 from computepool.hub.dispatch.registry import Registry
 from computepool.hub.dispatch.rounds import Ending, Rounds
 from computepool.hub.dispatch.stubborn import REFUSALS_MAX, Stubborn
@@ -56,6 +57,7 @@ class Dispatch:
     """What `main.py` puts together for a hub, as far as rounds need it; nothing runs by itself."""
 
     spine: Spine
+    reception: Reception
     rounds: Rounds
     door: Door
 
@@ -90,10 +92,9 @@ def compose(spine: Spine, now: Callable[[], datetime] = clock.now) -> Dispatch:
     registry, hub_process_id = Registry(sets, Evidence(spine.pool), spine.leases.prices.ask), entropy.new_id()
     elsewhere = Elsewhere(spine.pool, registry.fleet, sets[spine.book.split.first], hub_process_id)
     share = FairShare(spine.pool, hub_process_id)
-    rounds = Rounds(
-        spine.pool, ParkedCalls(), spine.leases, spine.submissions, registry, Backlog(), share, elsewhere, now=now
-    )
-    return Dispatch(spine, rounds, Door(rounds, spine.leases))
+    reception = Reception(spine.pool, ParkedCalls(), registry, elsewhere, now=now)
+    rounds = Rounds(spine.pool, reception, spine.leases, spine.submissions, registry, Backlog(), share, elsewhere)
+    return Dispatch(spine, reception, rounds, Door(reception, spine.leases))
 
 
 @pytest.fixture
@@ -200,7 +201,7 @@ async def test_a_slot_that_another_hub_has_filled_is_not_tried_again_and_again(d
     await dispatch.rounds.run_once()
     assert len(dispatch.rounds._registry.fleet) == 0, "the record is asked before it is offered again"
     assert waiting.answers == []
-    assert not dispatch.rounds._holding
+    assert not dispatch.reception._holding
 
 
 @pytest.mark.parametrize("is_set_aside", [True, False])
@@ -244,8 +245,8 @@ async def test_when_the_database_goes_away_after_the_commit_the_node_is_told_whe
     monkeypatch.undo()
     live = await list_live(spine)
     assert len(live) == 1, "it was committed"
-    assert not dispatch.rounds._holding, "no call is held for leases that nobody will deliver"
-    await dispatch.rounds._greet({node.id: waiting.call})
+    assert not dispatch.reception._holding, "no call is held for leases that nobody will deliver"
+    await dispatch.reception.greet({node.id: waiting.call})
     assert list_attempts([await waiting.hear()]) == live
     assert known.id is not None
 
@@ -299,7 +300,7 @@ async def test_a_claim_that_names_a_slot_for_which_a_lease_is_on_its_way_holds_u
     delivered = list_attempts([claimed, await waiting.hear()])
     assert sorted(delivered) == sorted(await list_live(spine))
     assert len(delivered) == 2
-    assert not dispatch.rounds._holding
+    assert not dispatch.reception._holding
 
 
 @pytest.mark.parametrize("later_first", [False, True], ids=["in order", "the later lease is written first"])
@@ -320,7 +321,7 @@ async def test_a_node_that_calls_again_while_a_lease_for_it_is_on_its_way_gets_i
         gate.let_through(number)
         await submit
     assert sorted(list_attempts([await second.hear()])) == sorted(await list_live(dispatch.spine))
-    assert not dispatch.rounds._holding
+    assert not dispatch.reception._holding
 
 
 async def test_a_lease_that_waits_in_a_call_for_another_one_is_not_taken_for_lost(dispatch, monkeypatch):
@@ -334,7 +335,7 @@ async def test_a_lease_that_waits_in_a_call_for_another_one_is_not_taken_for_los
         await gate.reached(count=number + 1)
     gate.let_through(0)
     await submits[0]
-    await dispatch.rounds._greet({node.id: waiting.call})
+    await dispatch.reception.greet({node.id: waiting.call})
     gate.let_through(1)
     await submits[1]
     assert sorted(list_attempts([await waiting.hear()])) == sorted(await list_live(dispatch.spine))

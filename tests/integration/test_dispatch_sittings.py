@@ -48,10 +48,10 @@ async def sat(dispatch: Dispatch) -> Sittings:
 
 async def look(dispatch: Dispatch) -> Sittings:
     """As the sweeper does."""
-    sittings = dispatch.rounds._sittings
+    sittings = dispatch.reception._sittings
     await sittings.flush(dispatch.spine.pool)
     for node_id in await sittings.refresh(dispatch.spine.pool):
-        dispatch.rounds.note_sittings(node_id)
+        dispatch.reception.note_sittings(node_id)
     return sittings
 
 
@@ -71,7 +71,7 @@ async def test_a_slot_that_is_asked_gets_no_work_until_it_has_sat(dispatch, node
     [job] = await dispatch.submit()
     await dispatch.rounds.run_once()
     assert job.state is JobState.QUEUED
-    await dispatch.rounds._greet({node.id: first.call})
+    await dispatch.reception.greet({node.id: first.call})
     assert (await first.hear()).controls.prove == (GPU,)
     # It sits, and offers nothing meanwhile.
     second = await dispatch.park(node)
@@ -86,10 +86,10 @@ async def test_a_slot_that_is_asked_gets_no_work_until_it_has_sat(dispatch, node
 async def test_an_agent_that_does_not_listen_gets_work_again_when_nothing_is_asked_any_more(dispatch, node):
     await ask(dispatch)
     deaf = await dispatch.park(node, GPU)
-    await dispatch.rounds._greet({node.id: deaf.call})
+    await dispatch.reception.greet({node.id: deaf.call})
     assert (await deaf.hear()).controls.prove == (GPU,)
     again = await dispatch.park(node, GPU)
-    await dispatch.rounds._greet({node.id: again.call})
+    await dispatch.reception.greet({node.id: again.call})
     # It is not answered at once for ever.
     assert again.answers == []
     await dispatch.submit()

@@ -19,6 +19,7 @@ from computepool.hub.dispatch.fair_share import FairShare
 from computepool.hub.dispatch.group_commit import GroupCommit, SingleCommit
 from computepool.hub.dispatch.pace import Pace
 from computepool.hub.dispatch.parked import ParkedCalls
+from computepool.hub.dispatch.reception import Reception
 from computepool.hub.dispatch.registry import Registry
 from computepool.hub.dispatch.rounds import Ending, Rounds
 from computepool.hub.live.feed import Live
@@ -54,6 +55,7 @@ class Hub:
     blobs: LocalBlobs
     callers: Callers
     parked: ParkedCalls
+    reception: Reception
     rounds: Rounds
     registry: Registry
     prices: PriceBook
@@ -89,7 +91,7 @@ class Hub:
 
     def on_end(self, ended: Sequence[EndedAttempt]) -> None:
         """Attempts have left their slots: their accounts are charged what it took, their nodes get the credit."""
-        self.rounds.forget_sent(attempt.attempt_id for attempt in ended)
+        self.reception.forget_sent(attempt.attempt_id for attempt in ended)
         self.share.note_ended(ended)
         self.evidence.note_ended(ended)
         if any(attempt.cause is not None for attempt in ended):

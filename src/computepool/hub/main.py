@@ -31,6 +31,7 @@ from computepool.hub.dispatch.fair_share import FairShare
 from computepool.hub.dispatch.group_commit import Answer, Commit, GroupCommit, Item, SingleCommit, tell_blocked
 from computepool.hub.dispatch.listener import run_listener
 from computepool.hub.dispatch.parked import ParkedCalls
+from computepool.hub.dispatch.reception import Reception
 from computepool.hub.dispatch.registry import Registry
 from computepool.hub.dispatch.rounds import Rounds
 from computepool.hub.http.app import all_routes, build_app
@@ -90,8 +91,8 @@ EXPIRY_BATCH = 100
 SECRETS_BATCH = 1_000
 # Calls that share one transaction at most.
 GROUP_MAX = 512
-# One batch is made while the database writes another, as soon as this many calls wait beside it. With as many clients as
-# in bench/lifecycle, 64 would never wait, and half of the time neither the hub nor the database had anything to do.
+# One batch is made while the database writes another, as soon as this many calls wait beside it. Were it many more,
+# hub and database would take turns: of the 64 clients of bench/lifecycle 43 at most complete at the same time.
 GROUP_LANES = 2
 FURTHER_LANE_ITEMS = 16
 # Large submits that are written at the same time; others wait for their turn, and hold up nobody else.
@@ -268,9 +269,10 @@ async def _compose(config: HubSettings, pool: Pool, writing: Pool) -> Hub:
     submissions = Submissions(writing, leases, book.split, lease_seconds=config.lease_seconds)
     elsewhere = Elsewhere(pool, registry.fleet, sets[book.split.first], hub_process_id)
     asked = Sittings()
+    reception = Reception(pool, parked, registry, elsewhere, sittings=asked)
     rounds = Rounds(
         pool,
-        parked,
+        reception,
         leases,
         submissions,
         registry,
@@ -278,7 +280,6 @@ async def _compose(config: HubSettings, pool: Pool, writing: Pool) -> Hub:
         share,
         elsewhere,
         on_end=lambda ended: hub.on_end(ended),
-        sittings=asked,
     )
     callers = Callers(pool, keyring)
     shapes = Shapes(
@@ -296,9 +297,10 @@ async def _compose(config: HubSettings, pool: Pool, writing: Pool) -> Hub:
         live=Live(pool, callers, shapes, pseudonym_key=pseudonym_key, silence_seconds=config.lease_seconds),
         pseudonym_key=pseudonym_key,
         parked=parked,
+        reception=reception,
         rounds=rounds,
         weights=book,
-        door=Door(rounds, leases),
+        door=Door(reception, leases),
         registry=registry,
         prices=prices,
         cash_book=CashBook(prices, config),
@@ -333,7 +335,7 @@ def _list_chores(hub: Hub, dsn: str) -> list[Any]:
     config, metrics = hub.settings, hub.metrics
     return [
         hub.rounds.run(),
-        hub.rounds.run_greeter(),
+        hub.reception.run_greeter(),
         hub.rounds.run_timer(hub.hear_changes),
         hub.elsewhere.run(),
         hub.beats.run(),

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from computepool import clock
 from computepool.core.ids import AttemptId
 from computepool.hub.dispatch.parked import Dismissals, ParkedCall, Tidings
-from computepool.hub.dispatch.rounds import Rounds
+from computepool.hub.dispatch.reception import Reception
 from computepool.hub.services.callers import NodeCaller
 from computepool.hub.services.leases import Leases
 from computepool.wire.attempts import NextAnswer
@@ -32,8 +32,8 @@ class Claim:
 
 
 class Door:
-    def __init__(self, rounds: Rounds, leases: Leases) -> None:
-        self._rounds = rounds
+    def __init__(self, reception: Reception, leases: Leases) -> None:
+        self._reception = reception
         self._leases = leases
         self._speaking: set[asyncio.Task[None]] = set()
         self._dismissals = Dismissals()
@@ -62,21 +62,21 @@ class Door:
 
     async def park(self, call: ParkedCall, seconds: float) -> None:
         self._dismissals.add(call, seconds)
-        await self._rounds.park(call)
+        await self._reception.park(call)
 
     def park_at_once(self, call: ParkedCall, seconds: float) -> bool:
         """False if the node is not known here yet: use `park`."""
-        if not self._rounds.knows(call.node_id):
+        if not self._reception.knows(call.node_id):
             return False
         self._dismissals.add(call, seconds)
-        self._rounds.park_known(call)
+        self._reception.park_known(call)
         return True
 
     async def prepare_claim(
         self, node: NodeCaller, free_slots: Iterable[str], running: frozenset[AttemptId]
     ) -> Claim:
         """To be handed in together with a completion, or by `claim` alone."""
-        await self._rounds.introduce(node.node_id)
+        await self._reception.introduce(node.node_id)
         found: asyncio.Future[NextAnswer | None] = asyncio.get_running_loop().create_future()
         call = ParkedCall(
             node_id=node.node_id,
@@ -96,7 +96,7 @@ class Door:
     async def claim(self, claim: Claim) -> NextAnswer | None:
         """What these slots can have at once."""
         self._dismissals.add(claim.call, CLAIM_SECONDS)
-        await self._rounds.park(claim.call)
+        await self._reception.park(claim.call)
         return await self.hear(claim)
 
     async def hear(self, claim: Claim) -> NextAnswer | None:
@@ -104,12 +104,12 @@ class Door:
         try:
             return await claim.found
         finally:
-            self._rounds.leave(claim.call)
+            self._reception.leave(claim.call)
 
     def _speak(self, call: ParkedCall) -> None:
         """At once where that is possible, nearly always: a task of its own would cost more than the words."""
         tidings, reply = call.tidings, call.reply
-        self._rounds.leave(call)
+        self._reception.leave(call)
         if not tidings:
             reply(call, None)
         elif self._leases.can_word(tidings.leased):
@@ -134,7 +134,7 @@ class Door:
         reply(call, answer)
 
     def _complete(self, tidings: Tidings, answer: NextAnswer) -> NextAnswer:
-        self._rounds.note_sent(lease.id for lease in tidings.leased)
+        self._reception.note_sent(lease.id for lease in tidings.leased)
         if tidings.controls is None:
             return answer
         return NextAnswer(assignments=answer.assignments, token=answer.token, controls=tidings.controls)

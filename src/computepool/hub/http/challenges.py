@@ -58,7 +58,7 @@ async def open_challenge(call: Call) -> wire.OpenAnswer:
     )
     if not opening.again:
         hub.sittings.forget(node_id)
-        await hub.rounds.look_at_node(node_id)
+        await hub.reception.look_at_node(node_id)
         hub.rounds.hear("node")
     return wire.OpenAnswer(proof=to_slot_proof(opening.standing), again=opening.again)
 

@@ -258,7 +258,7 @@ class HotProtocol(asyncio.Protocol):
         parked, self._parked = self._parked, None
         if parked is not None:
             # Its slots are offered no more.
-            self._calls.hub.rounds.leave(parked)
+            self._calls.hub.reception.leave(parked)
             self._count(GONE)
 
     def data_received(self, data: bytes) -> None:
@@ -407,7 +407,7 @@ class HotProtocol(asyncio.Protocol):
             return
         elif self._transport is None:
             # The node has hung up meanwhile.
-            self._calls.hub.rounds.leave(result)
+            self._calls.hub.reception.leave(result)
             self._count(GONE)
         else:
             self._parked = result

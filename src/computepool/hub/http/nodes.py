@@ -130,7 +130,7 @@ async def set_offer(call: Call) -> wire.Node:
     hub, node_id = call.hub, call.path["node_id"]
     changed = await offers.set_offer(hub.pool, hub.prices, call.account, node_id, call.body)
     # At this hub it holds once this is answered; the others hear of it.
-    await hub.rounds.look_at_node(node_id)
+    await hub.reception.look_at_node(node_id)
     hub.rounds.hear("node")
     return _to_node(call, changed)
 

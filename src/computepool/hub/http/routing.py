@@ -218,7 +218,7 @@ async def _hold(hub: Hub, parked: ParkedCall, told: asyncio.Future[Reply], recei
         await asyncio.wait((told, listening), return_when=asyncio.FIRST_COMPLETED)
     finally:
         listening.cancel()
-        hub.rounds.leave(parked)
+        hub.reception.leave(parked)
     if not told.done():
         raise ClientDisconnect
     return told.result()

@@ -18,7 +18,7 @@ async def run_once(hub: Hub) -> int:
     await hub.sittings.flush(hub.pool)
     turned = await take_turns(hub.pool, hub.settings, limit=BATCH)
     for node_id in await hub.sittings.refresh(hub.pool):
-        hub.rounds.note_sittings(node_id)
+        hub.reception.note_sittings(node_id)
     if turned:
         log.info("sittings_turned count=%d", turned)
     return turned
