@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { mergeLines, pickMarks, thin } from "./run.model.ts";
+import { countRecoveries, mergeLines, pickMarks, showLoss, thin } from "./run.model.ts";
 
 test("lines that come twice or out of order stand once and in order", () => {
   const ids = (lines: { id: number }[]) => lines.map((line) => line.id);
@@ -25,4 +25,15 @@ test("a failure is not swept away by checkpoints and audits that agree", () => {
   assert.deepEqual(kept.map((line) => line.kind).sort(), ["audit", "audit", "audit", "checkpoint", "checkpoint", "checkpoint", "failure", "state"]);
   assert.equal(kept[0]?.id, 901);
   assert.equal(kept[kept.length - 1]?.id, 1);
+});
+
+test("every recovery is counted, also those before the last checkpoint", () => {
+  const kinds = ["placement", "step", "failure", "recovery", "checkpoint", "failure", "recovery", "step"];
+  assert.equal(countRecoveries(kinds.map((kind) => ({ kind }))), 2);
+});
+
+test("a small loss is read at a glance", () => {
+  assert.equal(showLoss(2.3026), "2.30");
+  assert.equal(showLoss(0.00003203), "3.20e-5");
+  assert.equal(showLoss(0), "0.00");
 });

@@ -22,6 +22,16 @@ export function thin(points: { x: number; y: number }[], most: number): { x: num
   return kept;
 }
 
+/** Marks of the curve, and no counter of the hub: that one counts losses since the last checkpoint alone. */
+export function countRecoveries(lines: { kind: string }[]): number {
+  return lines.filter((line) => line.kind === "recovery").length;
+}
+
+/** Three figures that count, without a row of noughts before them. */
+export function showLoss(loss: number): string {
+  return loss !== 0 && Math.abs(loss) < 0.001 ? loss.toExponential(2) : loss.toPrecision(3);
+}
+
 const ROUTINE = new Set(["checkpoint", "audit"]);
 
 /** What happened, newest first. Of what happens all the time only the last few: a failure must not be swept away by them. */

@@ -6,7 +6,7 @@ import { useRouter, useSearchParams } from "next/navigation";
 import { useEffect, useMemo, useState, type FormEvent } from "react";
 import { getJobWhy, getQuote, getRateCard, getSpec, newKey, submitJob, type Quote } from "@/lib/api/gateway";
 import { parseCredits, toWire } from "@/lib/money";
-import { countOf, showDuration, showTier } from "@/lib/words";
+import { countOf, showDuration, showRegion, showTier } from "@/lib/words";
 import { Block, Problem, Room } from "@/ui/faces";
 import { Amount, Button, Card, Choice, CopyBox, Field, Page, Price, Tier } from "@/ui/parts";
 import { Table } from "@/ui/table";
@@ -66,7 +66,7 @@ function Form({ start }: { start: Draft }) {
           <div className="grid gap-4">
             <div className="grid gap-4 sm:grid-cols-2">
               <Field label="Name">{(props) => <input {...props} value={draft.name} maxLength={200} onChange={(event) => set("name", event.target.value)} />}</Field>
-              <Field label="Slices" hint="It runs so many times, numbered from 0" error={faults.slices}>
+              <Field label="Slices" hint="How often it runs: each run is a slice with its own number, from 0" error={faults.slices}>
                 {(props) => <input {...props} type="number" min={1} max={100000} value={draft.slices} onChange={(event) => set("slices", Number(event.target.value))} />}
               </Field>
             </div>
@@ -229,7 +229,7 @@ function QuoteBody({ quote }: { quote: Quote }) {
             keyOf={(place) => `${place.tier} ${place.region}`}
             columns={[
               { name: "Tier", cell: (place) => <span title={place.refusal_words ?? undefined} className={place.refusal ? "text-soft line-through" : ""}><Tier tier={place.tier} /></span> },
-              { name: "Region", cell: (place) => place.region },
+              { name: "Region", cell: (place) => showRegion(place.region) },
               { name: "Free", right: true, cell: (place) => `${place.free_count} / ${place.slot_count}` },
               { name: "Price", right: true, cell: (place) => <Price of={place.price_microcredits_per_hour} /> },
             ]}
