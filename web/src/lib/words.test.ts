@@ -25,7 +25,7 @@ test("sizes, shares, tiers and counts have their units", () => {
   assert.equal(showTier("unknown-0"), "Other card");
   assert.equal(showTier("unknown-29"), "Other from 29 TFLOPS");
   assert.equal(showRegion("in"), "IN");
-  assert.equal(showRegion("default"), "elsewhere");
+  assert.equal(showRegion("default"), "other");
   assert.equal(countOf(1, "slice"), "1 slice");
   assert.equal(countOf(12000, "slice"), "12\u202f000 slices");
 });

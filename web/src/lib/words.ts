@@ -88,7 +88,7 @@ export function showId(id: string): string {
 
 /** A region of the rate card: "in" is "IN"; `default` is every country that has no region. */
 export function showRegion(region: string): string {
-  return region === "default" ? "elsewhere" : region.toUpperCase();
+  return region === "default" ? "other" : region.toUpperCase();
 }
 
 /** The hub's words, where they stand alone. */
