@@ -39,9 +39,9 @@ export function Card({ title, note, action, children, className = "", flush = fa
     <section aria-labelledby={title ? id : undefined} className={`min-w-0 rounded-xl border border-line bg-surface ${className}`}>
       {title ? (
         <header className="flex flex-wrap items-center justify-between gap-x-4 gap-y-1 px-4 pt-2 pb-1 sm:px-5">
-          <h2 id={id} className="flex min-h-9 flex-wrap items-center font-semibold">
+          <h2 id={id} className="flex min-h-9 flex-wrap items-center gap-x-2 font-semibold">
             {title}
-            {note ? <span className="ml-2 text-sm font-normal text-soft">{note}</span> : null}
+            {note ? <span className="text-sm font-normal text-soft">{note}</span> : null}
           </h2>
           {action}
         </header>
@@ -102,7 +102,7 @@ export function Amount({ of, exact = false, unit = true, signed = false, column 
     <span className="figure whitespace-nowrap" title={`${showCredits(of)} credits`}>
       {signed && of > 0n ? "+" : ""}
       {text}
-      {column ? <span aria-hidden className="invisible">{padDecimals(text)}</span> : null}
+      {column ? <span aria-hidden className="invisible max-md:hidden">{padDecimals(text)}</span> : null}
       {unit ? <span className="text-soft"> cr</span> : null}
     </span>
   );

@@ -30,7 +30,7 @@ export default function Cost({ job }: { job: Job }) {
               <dl className="grid grid-cols-[1fr_max-content] gap-x-6 gap-y-1.5">
                 <dt className="text-soft">Set aside at submit</dt>
                 <dd className="text-right">
-                  <Amount of={found.held_microcredits} exact column />
+                  <Amount of={found.held_microcredits} exact />
                 </dd>
                 {parts.map((part) => (
                   <div key={part.name} className="contents">
@@ -39,7 +39,7 @@ export default function Cost({ job }: { job: Job }) {
                       {part.name}
                     </dt>
                     <dd className="text-right">
-                      <Amount of={part.value} exact column />
+                      <Amount of={part.value} exact />
                     </dd>
                   </div>
                 ))}
@@ -47,7 +47,7 @@ export default function Cost({ job }: { job: Job }) {
                   <>
                     <dt>taken back from owners</dt>
                     <dd className="text-right">
-                      <Amount of={found.reversed_microcredits} exact column />
+                      <Amount of={found.reversed_microcredits} exact />
                     </dd>
                   </>
                 ) : null}

@@ -169,7 +169,7 @@ function EarningsCard() {
       ) : (
       <Ask query={earnings} isEmpty={(found) => !found.tiers.length} empty={<Empty title="No figures" />}>
         {(found) => (
-          <div className="grid gap-6 xl:grid-cols-2">
+          <div className="grid grid-cols-[minmax(0,1fr)] gap-6 xl:grid-cols-2">
             <div className="-mx-4 sm:-mx-5 xl:mr-0">
               <Table
                 label="Earnings at full use"
@@ -177,7 +177,7 @@ function EarningsCard() {
                 keyOf={(each) => each.tier}
                 columns={[
                   { name: "At full use", cell: (each) => <Tier tier={each.tier} /> },
-                  { name: "A job pays", right: true, cell: (each) => <Price of={each.price_microcredits_per_hour} /> },
+                  { name: "A job pays", right: true, wide: true, cell: (each) => <Price of={each.price_microcredits_per_hour} /> },
                   { name: "You earn", right: true, cell: (each) => <Price of={each.owner_microcredits_per_hour} /> },
                 ]}
               />
@@ -192,7 +192,7 @@ function EarningsCard() {
                     { name: "As it stands", cell: (each) => <Tier tier={each.tier} /> },
                     { name: "Busy", right: true, cell: (each) => showShare(each.busy_ppm) },
                     { name: "A job takes", right: true, wide: true, cell: (each) => showDuration(each.seconds_per_job) },
-                    { name: "Best floor", right: true, cell: (each) => <Price of={each.best.floor_microcredits_per_hour} /> },
+                    { name: "Best floor", right: true, wide: true, cell: (each) => <Price of={each.best.floor_microcredits_per_hour} /> },
                     { name: "You earn", right: true, cell: (each) => <Price of={each.best.owner_microcredits_per_hour} /> },
                   ]}
                 />

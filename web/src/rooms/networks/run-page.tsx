@@ -13,14 +13,14 @@ import { useLive, usePoll } from "@/ui/providers";
 import { Table } from "@/ui/table";
 import { complain, say } from "@/ui/toasts";
 import { useIdParam } from "@/ui/use-query-param";
-import { countRecoveries, mergeLines, pickMarks, showLoss, thin } from "./run.model";
+import { addLive, addPage, countRecoveries, pickMarks, shortenIds, showLoss, thin, type Feed } from "./run.model";
 import { VNodeGraph } from "./vnode-graph";
 
 const ENDED = new Set(["succeeded", "failed", "stopped"]);
 const POINTS_MAX = 600;
 const CURVE_HEIGHT = 320;
 const MARKS_MAX = 40;
-const ROUTINE_MARKS_MAX = 5;
+const ROUTINE_MARKS_MAX = 2;
 const MARK_COLOURS: Record<string, string> = { failure: "var(--bad)", recovery: "var(--ok)", placement: "var(--busy)" };
 
 export function RunPage() {
@@ -115,20 +115,19 @@ function Detail({ detail }: { detail: RunDetail }) {
 function useLines(runId: string, ended: boolean): RunLine[] {
   const poll = usePoll();
   const [lines, setLines] = useState<RunLine[]>([]);
-  const after = useRef(0);
-  const add = (fresh: RunLine[]) => {
-    if (!fresh.length) return;
-    after.current = Math.max(after.current, ...fresh.map((line) => line.id));
-    setLines((before) => mergeLines(before, fresh));
+  const feed = useRef<Feed<RunLine>>({ lines: [], after: 0 });
+  const take = (next: Feed<RunLine>) => {
+    feed.current = next;
+    setLines(next.lines);
   };
   useEffect(() => {
     let gone = false;
     let timer = 0;
     const load = async () => {
       try {
-        const page = await getRunFeed(runId, after.current);
+        const page = await getRunFeed(runId, feed.current.after);
         if (gone) return;
-        add(page.lines);
+        take(addPage(feed.current, page.lines));
         const more = page.lines.length >= 500;
         if (more || !ended) timer = window.setTimeout(() => void load(), more ? 0 : poll ? 2_000 : 5_000);
       } catch {
@@ -141,7 +140,7 @@ function useLines(runId: string, ended: boolean): RunLine[] {
       window.clearTimeout(timer);
     };
   }, [runId, ended, poll]);
-  useLive({ frame: (frame) => frame.runs.filter((run) => run.run_id === runId).forEach((run) => add(run.lines)) }, { run: runId });
+  useLive({ frame: (frame) => frame.runs.filter((run) => run.run_id === runId).forEach((run) => take(addLive(feed.current, run.lines))) }, { run: runId });
   return lines;
 }
 
@@ -209,7 +208,7 @@ function Marks({ lines }: { lines: RunLine[] }) {
               <li key={line.id} className="grid grid-cols-[6rem_1fr_max-content] gap-3 border-b border-line px-4 py-2 text-sm last:border-0 sm:px-5">
                 <span style={{ color: MARK_COLOURS[line.kind] ?? "var(--soft)" }}>{line.kind}</span>
                 <span className="min-w-0 break-words">
-                  {line.message} {line.message.includes(`step ${line.step} `) ? null : <span className="text-soft">step {showCount(line.step)}</span>}
+                  {shortenIds(line.message)} {line.message.includes(`step ${line.step} `) ? null : <span className="text-soft">step {showCount(line.step)}</span>}
                 </span>
                 <Time at={line.at} />
               </li>
