@@ -73,7 +73,7 @@ const COLUMNS: Column<Job>[] = [
   { name: "Slices", wide: true, cell: (job) => <Progress job={job} /> },
   { name: "Done", right: true, cell: (job) => `${showCount(job.counts.succeeded)} / ${showCount(job.slice_count)}` },
   { name: "Cost", right: true, wide: true, cell: (job) => <Amount of={job.charged_microcredits} /> },
-  { name: "Submitted", right: true, cell: (job) => <Time at={job.created_at} /> },
+  { name: "Submitted", right: true, wide: true, cell: (job) => <Time at={job.created_at} /> },
 ];
 
 export function Progress({ job }: { job: Job }) {

@@ -263,8 +263,8 @@ function Holds() {
               { name: "Job", cell: (hold) => <span className="inline-block max-w-64 truncate align-bottom">{hold.name || "unnamed"}</span> },
               { name: "State", cell: (hold) => <Badge state={hold.state} /> },
               { name: "Set aside", right: true, cell: (hold) => <Amount of={hold.held_microcredits} exact column /> },
-              { name: "Paid so far", right: true, cell: (hold) => <Amount of={hold.charged_microcredits} exact column /> },
-              { name: "Submitted", right: true, cell: (hold) => <Time at={hold.created_at} /> },
+              { name: "Paid so far", right: true, wide: true, cell: (hold) => <Amount of={hold.charged_microcredits} exact column /> },
+              { name: "Submitted", right: true, wide: true, cell: (hold) => <Time at={hold.created_at} /> },
             ]}
           />
         )}
