@@ -42,6 +42,19 @@ async def test_a_job_with_every_wish_is_taken_and_shown_as_it_was_wished(hub, su
     assert (job["prefer"], job["priority_class"]) == ("cheapest", "low")
 
 
+async def test_who_runs_what_nobody_can_is_told_so_and_where_to_read_more(hub, submitter, capsys):
+    told = ""
+    running = asyncio.create_task(say("run", "--vram", "500GB", *access(hub, submitter), "--", "true"))
+    async with asyncio.timeout(60):
+        while "It waits: " not in told:
+            await asyncio.sleep(0.1)
+            told += capsys.readouterr().err
+    assert "More: computepool why " in told
+    with Client(hub.url, submitter.key) as client:
+        client.get_job(job_id=client.list_jobs(limit=1).jobs[0].id).cancel()
+    assert await running == 1
+
+
 async def test_what_cannot_be_wished_is_refused_in_plain_words(hub, submitter):
     with Client(hub.url, submitter.key) as client:
         with pytest.raises(InvalidSpec, match="ceiling_microcredits_per_hour is 0; it must be between 1"):

@@ -26,7 +26,7 @@ from computepool.hub.http.why import _to_job_why, _to_node_why
 from computepool.hub.services import why as service
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.prices import PriceBook, load_rate_card
-from computepool.hub.services.why import JobStory, NodeStory
+from computepool.hub.services.why import Choice, JobStory, NodeStory
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store import shapes as shape_store
 from computepool.wire.nodes import Gpu
@@ -231,7 +231,25 @@ async def test_ones_own_slot_is_scored_as_free_in_the_table_that_explains_a_choi
     await grid.add_attempt(job, own, "gpu:0")
     choice = (await ask(grid, owner, job)).story.choice
     assert [each.candidate.price_microcredits_per_hour for each in choice.ranked] == [0, CREDIT]
+    # Of a stranger's slot spot would be paid, up to the ceiling.
+    assert list_rates(choice) == [0, 2 * CREDIT]
     assert choice.ranked[0].chosen
+
+
+async def test_the_table_that_explains_a_choice_tells_what_an_hour_costs_and_not_what_is_asked_at_least(
+    grid, person, owner
+):
+    node = await lend_card(grid, owner, floor=0)
+    job = await grid.add_job(person, need=Requirements(gpu=True, ceiling_microcredits_per_hour=100 * CREDIT))
+    await grid.add_attempt(job, node, "gpu:0")
+    choice = (await ask(grid, person, job)).story.choice
+    # The rate card's: 12 credits, times 3 for the tier, times 0.7 for India.
+    assert list_rates(choice) == [25_200_000]
+
+
+def list_rates(choice: Choice) -> list[int]:
+    slots = [each.candidate.slot for each in choice.ranked]
+    return [choice.rates[slot.node_id, slot.name] for slot in slots]
 
 
 # Fixed prices
@@ -286,6 +304,7 @@ async def test_slots_that_a_fixed_price_does_not_pay_are_no_runners_up(grid, per
     choice = (await ask(grid, operator, job)).story.choice
     # 5 credits are 10.5 in India and 15 in the US.
     assert [each.candidate.price_microcredits_per_hour for each in choice.ranked] == [10 * CREDIT, 12 * CREDIT]
+    assert list_rates(choice) == [10_500_000, 15 * CREDIT]
     assert choice.fit_count == 2
 
 

@@ -14,6 +14,7 @@ from computepool import clock
 from computepool.cli.main import EXIT_REFUSED, cli, run
 from computepool.cli.run import choose_program, parse_deadline, parse_variables, read_secrets, to_folder_name
 from computepool.cli.sign_in import split_link
+from computepool.core.errors import Unauthenticated
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.placement.weights import Preference
 
@@ -69,6 +70,31 @@ def test_without_a_hub_one_line_says_what_to_do(arguments: list[str], capsys: py
 def test_without_a_key_one_line_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["jobs", "--hub-url", "http://127.0.0.1:9"]) == EXIT_REFUSED
     assert "computepool sign-in --hub-url http://127.0.0.1:9 (unauthenticated)" in capsys.readouterr().err
+
+
+def test_a_key_that_is_refused_is_told_with_where_it_came_from_and_what_to_type(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise Unauthenticated("This API key is unknown, expired or revoked.")
+
+    monkeypatch.setattr("computepool.cli.jobs.connect", refuse)
+    assert run(["jobs"]) == EXIT_REFUSED
+    assert "revoked. Run: computepool sign-in (unauthenticated)" in capsys.readouterr().err
+    monkeypatch.setenv("COMPUTEPOOL_KEY", "cpk_wrong")
+    assert run(["jobs"]) == EXIT_REFUSED
+    said = capsys.readouterr().err
+    assert "COMPUTEPOOL_KEY" in said
+    assert "cpk_wrong" not in said
+
+
+def test_help_sorts_every_command_by_what_people_come_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    said = capsys.readouterr().out
+    titles = ("Run work:", "Lend a machine:", "Money and market:", "Your account:", "For operators:")
+    places = [said.index(f"\n{title}") for title in titles]
+    assert places == sorted(places)
+    assert all(said.count(f"\n  {name} ") == 1 for name in cli.list_commands(click.Context(cli)))
 
 
 def test_nothing_to_run_is_a_misuse(capsys: pytest.CaptureFixture[str]) -> None:

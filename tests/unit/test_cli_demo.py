@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from computepool.cli.demo import describe_link, sweep_table
+from computepool.cli.demo import describe_links, sweep_table
 from computepool.cli.demo_examples import (
     LARGE,
     PICTURE,
@@ -54,8 +54,10 @@ def test_a_good_demo_has_no_faults() -> None:
 
 
 def test_a_demo_without_a_dashboard_says_how_to_get_it() -> None:
-    assert describe_link("http://hub/sign-in?token=x", has_site=True).startswith("Open the dashboard")
-    bare = describe_link("http://hub/sign-in?token=x", has_site=False)
+    links = {"Dana": "http://hub/sign-in?token=x", "the operator": "http://hub/sign-in?token=y"}
+    assert describe_links(links, has_site=True).startswith("Open the dashboard")
+    assert "as the operator: http://hub/sign-in?token=y" in describe_links(links, has_site=True)
+    bare = describe_links(links, has_site=False)
     assert "http://hub/sign-in?token=x" in bare
     assert "make web builds it (Node 20.9 or newer, with npm)" in bare
 

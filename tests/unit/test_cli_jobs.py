@@ -90,7 +90,9 @@ def draw(table: Any) -> list[str]:
 
 
 def test_a_job_is_one_line_of_its_table() -> None:
-    assert draw(jobs_table([make_job()], now=NOW))[2] == "abcdef12 train running 3/10 3 3 min 2 min 00"
+    free, paid = make_job(), make_job(charged_microcredits=1_500_000)
+    assert draw(jobs_table([free], now=NOW))[2] == "abcdef12 train running 3/10 3 3 min 2 min 00"
+    assert draw(jobs_table([paid], now=NOW))[2] == "abcdef12 train running 3/10 3 3 min 2 min 00 1.5 cr"
 
 
 def test_a_name_with_brackets_or_escapes_is_shown_as_it_is() -> None:

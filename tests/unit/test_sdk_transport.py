@@ -94,7 +94,7 @@ def test_a_limit_is_raised_at_once_when_waiting_cannot_help() -> None:
 
 def test_patience_ends_and_the_message_names_the_hub() -> None:
     script = Script(httpx.ConnectError("refused"))
-    with pytest.raises(errors.HubUnavailable, match="http://hub does not answer: refused"):
+    with pytest.raises(errors.HubUnavailable, match=r"http://hub does not answer: refused\. Is that the right"):
         script.transport(patience_seconds=0).call("GET", "/v1/x", Artifact)
 
 

@@ -71,13 +71,15 @@ def command(once: bool, port: int | None, host: str, chaos: bool, folder: Path |
 
 def _show_examples(grid: Grid, folder: Path, console: Console) -> list[str]:
     from computepool.cli.demo_examples import count_use, list_faults, submit_examples
-    from computepool.cli.demo_grid import make_link
+    from computepool.cli.demo_grid import make_links
     from computepool.cli.nodes import list_tiers
     from computepool.cli.terminal import screen
 
-    link = make_link(grid)
-    if link is not None:
-        click.echo(describe_link(link, has_site=grid.submitter.get_hub().site))
+    links = make_links(grid)
+    if links:
+        click.echo(describe_links(links, has_site=grid.submitter.get_hub().site))
+    # On the front page jobs have names then; nothing here is a secret.
+    grid.submitter.live.change_profile(shows_titles=True)
     handles = submit_examples(grid.submitter)
     unfinished = _await_jobs(grid, handles, console)
     slices = {name: list(handle.slices()) for name, handle in handles.items()}
@@ -95,12 +97,14 @@ def _show_examples(grid: Grid, folder: Path, console: Console) -> list[str]:
     return faults
 
 
-def describe_link(link: str, *, has_site: bool) -> str:
+def describe_links(links: Mapping[str, str], *, has_site: bool) -> str:
+    page = "the dashboard" if has_site else "a plain page"
+    lines = [f"Open {page}, signed in (a link works once):"]
+    lines += [f"  as {name}: {link}" for name, link in links.items()]
     if has_site:
-        return f"Open the dashboard, signed in:\n  {link}"
-    return (
-        f"Open a plain page, signed in:\n  {link}\n"
-        "This ComputePool came without its dashboard. Released wheels have it inside; in a checkout, "
+        return "\n".join(lines)
+    return "\n".join(lines) + (
+        "\nThis ComputePool came without its dashboard. Released wheels have it inside; in a checkout, "
         "make web builds it (Node 20.9 or newer, with npm)."
     )
 
@@ -154,13 +158,21 @@ def _jobs_table(jobs: Sequence[Job]) -> Table:
     from computepool.cli.jobs import describe_requirements
     from computepool.cli.terminal import make_table, state_text
     from computepool.cli.words import seconds_between
+    from computepool.core.placement.price import format_credits
 
-    table = make_table("JOB", "NEEDS", "SLICES", "STATE", "TOOK", right=("SLICES", "TOOK"))
+    table = make_table("JOB", "NEEDS", "SLICES", "STATE", "TOOK", "COST", right=("SLICES", "TOOK", "COST"))
     for job in jobs:
         took = seconds_between(job.created_at, job.finished_at)
         needs = describe_requirements(job.requirements).split(",")[0]
         done = f"{job.counts.succeeded}/{job.slice_count}"
-        table.add_row(job.name, needs, done, state_text(job.state), "-" if took is None else f"{took:.1f} s")
+        table.add_row(
+            job.name,
+            needs,
+            done,
+            state_text(job.state),
+            "-" if took is None else f"{took:.1f} s",
+            f"{format_credits(job.charged_microcredits)} cr",
+        )
     return table
 
 
@@ -199,13 +211,26 @@ def sweep_table(settings: Sequence[Setting]) -> Table:
     return table
 
 
+def describe_path() -> str:
+    """A line for those whose shell would not find the command: `make demo` runs it out of a virtual environment."""
+    from computepool.cli.demo_grid import find_own_folder
+
+    folder = find_own_folder()
+    return "" if folder is None else f"  export PATH={folder}:$PATH\n"
+
+
 def _stay(grid: Grid, folder: Path, *, chaos: bool) -> None:
     from computepool.cli.demo_chaos import Chaos
-    from computepool.cli.demo_grid import DemoFailed
+    from computepool.cli.demo_grid import SUBMITTER, DemoFailed, make_links
     from computepool.cli.fleet import report_ended
 
+    # The first ones have scrolled away, and may have been used.
+    link = make_links(grid).get(SUBMITTER)
+    if link is not None:
+        click.echo(f"\n{describe_links({SUBMITTER: link}, has_site=True)}")
     click.echo(
-        "\nThe grid stays up. In another terminal:\n"
+        f"\nThe grid stays up. In another terminal, as {SUBMITTER}:\n"
+        f"{describe_path()}"
         f"  export HUB_URL={grid.hub_url}\n"
         f"  export COMPUTEPOOL_KEY={grid.submitter_key}\n"
         "  computepool jobs\n"

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import socket
 import sys
 import time
@@ -110,6 +111,8 @@ def hub_env(env: Mapping[str, str], *, folder: Path, host: str, port: int) -> di
         "COMPUTEPOOL_HUB_HOST": host,
         "COMPUTEPOOL_HUB_DEMO": "true",
         "COMPUTEPOOL_HUB_OPERATOR_LINK": "true",
+        # Work on the map goes out from somewhere. Credits are rupees, so the demo's hub stands in India.
+        "COMPUTEPOOL_HUB_COUNTRY": "IN",
         # Short, so that whoever pulls a plug sees the work move while they look.
         "COMPUTEPOOL_HUB_BEAT_SECONDS": "3",
         "COMPUTEPOOL_HUB_LEASE_SECONDS": "12",
@@ -233,11 +236,23 @@ def describe_ended(child: Child) -> str:
     return f"{child.name} ended with exit code {child.exit_code} ({child.log_path}):\n{words}"
 
 
-def make_link(grid: Grid) -> str | None:
-    """A link that opens the dashboard signed in; None where the hub offers none."""
-    try:
-        links = re.findall(r"/sign-in\?token=[\w-]+", grid.hub.log_path.read_text(errors="replace"))
-        # The operator sees everyone's nodes and jobs: the whole grid on one page.
-        return grid.hub_url + (links[-1] if links else grid.submitter.create_sign_in_link().path)
-    except ComputePoolError:
-        return None
+def find_own_folder() -> Path | None:
+    """Where this command lives; None if a shell finds it by itself."""
+    own = Path(sys.executable).with_name("computepool")
+    found = shutil.which("computepool")
+    return own.parent if own.exists() and (found is None or Path(found) != own) else None
+
+
+def make_links(grid: Grid) -> dict[str, str]:
+    """By name: links that open the dashboard signed in, each good for one use; none where the hub offers none.
+
+    The submitter is who the terminal is, too, so that a job of one is seen in the other. The operator sees everyone's
+    nodes and jobs.
+    """
+    found = {}
+    with suppress(ComputePoolError):
+        found[SUBMITTER] = grid.hub_url + grid.submitter.create_sign_in_link().path
+    links = re.findall(r"/sign-in\?token=[\w-]+", grid.hub.log_path.read_text(errors="replace"))
+    if links:
+        found["the operator"] = grid.hub_url + links[-1]
+    return found

@@ -70,7 +70,8 @@ def jobs_table(jobs: list[Job], *, now: datetime) -> Table:
         "RUNNING",
         "AGE",
         "TOOK",
-        right=("DONE", "RUNNING", "AGE", "TOOK"),
+        "COST",
+        right=("DONE", "RUNNING", "AGE", "TOOK", "COST"),
         give=("NAME",),
     )
     table.columns[1].max_width = 28
@@ -85,6 +86,7 @@ def jobs_table(jobs: list[Job], *, now: datetime) -> Table:
             str(running) if running else "",
             format_ago(job.created_at, now),
             format_seconds(took),
+            f"{format_credits(job.charged_microcredits)} cr" if job.charged_microcredits else "",
         )
     return table
 

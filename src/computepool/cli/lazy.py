@@ -13,13 +13,18 @@ _SENTENCE_LENGTH_MAX = 1_000
 
 
 class LazyGroup(click.Group):
-    """`table` maps a command's name to its module and one line of help; `aliases` are other names for them."""
+    """`sections` map a command's name to its module and one line of help; `aliases` are other names for them."""
 
     def __init__(
-        self, *, table: Mapping[str, tuple[str, str]], aliases: Mapping[str, str] | None = None, **attributes: object
+        self,
+        *,
+        sections: Mapping[str, Mapping[str, tuple[str, str]]],
+        aliases: Mapping[str, str] | None = None,
+        **attributes: object,
     ) -> None:
         super().__init__(**attributes)  # type: ignore[arg-type]
-        self._table = table
+        self._sections = sections
+        self._table = {name: line for section in sections.values() for name, line in section.items()}
         self._aliases = aliases or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -44,8 +49,11 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """From the table, not from the commands: asking them would import them all."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in self._table.items()])
+        # One column for all sections: their lines begin below each other.
+        width = max(map(len, self._table))
+        for title, section in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), line) for name, (_, line) in section.items()])
 
 
 class ListedGroup(click.Group):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
 
+from computepool import clock
 from computepool.cli.terminal import aside
 from computepool.cli.words import format_seconds, plain, seconds_between, short_id
 from computepool.core.jobs.state import JobState, SliceState
@@ -19,12 +21,16 @@ if TYPE_CHECKING:
 
 _FAILURES_SHOWN = 5
 _LOG_LINES_SHOWN = 15
+# What is not taken by then is worth a word.
+_GLANCE_SECONDS = 2.0
+_LOOK_SECONDS = 0.2
 
 
 def watch(handle: JobHandle, *, with_log: bool) -> None:
     """Return when the job has ended, with one line that says how."""
     console = aside()
     click.echo(f"Job {short_id(handle.id)} ({plain(handle.job.name)}) submitted.", err=True)
+    _say_why_it_waits(handle)
     if handle.job.slice_count == 1 and with_log:
         _stream_log(handle, console)
         handle.wait()
@@ -33,6 +39,17 @@ def watch(handle: JobHandle, *, with_log: bool) -> None:
     else:
         handle.wait(on_change=_StateLines())
     click.echo(describe_end(handle.job), err=True)
+
+
+def _say_why_it_waits(handle: JobHandle) -> None:
+    """Who asked for what nobody has would look at a spinner for ever."""
+    deadline = clock.seconds() + _GLANCE_SECONDS
+    while handle.job.state is JobState.QUEUED and clock.seconds() < deadline:
+        time.sleep(_LOOK_SECONDS)
+        handle.refresh()
+    waiting = handle.why().waiting if handle.job.state is JobState.QUEUED else None
+    if waiting is not None:
+        click.echo(f"It waits: {plain(waiting.words)} More: computepool why {short_id(handle.id)}", err=True)
 
 
 def _stream_log(handle: JobHandle, console: Console) -> None:

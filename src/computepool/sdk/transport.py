@@ -250,7 +250,8 @@ class Transport:
         words = str(error) or type(error).__name__
         # Without a connection nothing was sent: even what must happen only once may be tried again.
         unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
-        return _Away(HubUnavailable(f"The hub at {self.hub_url} does not answer: {words}."), harmless=unsent)
+        advice = " Is that the right address, and is the hub running?" if unsent else ""
+        return _Away(HubUnavailable(f"The hub at {self.hub_url} does not answer: {words}.{advice}"), harmless=unsent)
 
     def _decode(self, raw: bytes, reply: type[Reply]) -> Reply:
         try:

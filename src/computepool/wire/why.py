@@ -160,6 +160,7 @@ class WhyCandidate(msgspec.Struct, frozen=True, kw_only=True):
     busy: bool
     slot: str
     tier: str
+    # What an hour there would cost this job now.
     price_microcredits_per_hour: int
     speed_tflops: float
     # Lower bound of the share of attempts that do not fail by the node's fault, 0..1.

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { parseCredits, showCash, showCredits, showCreditsShort, toMicrocredits, toWire } from "./money.ts";
+import { padDecimals, parseCredits, showCash, showCredits, showCreditsShort, toMicrocredits, toWire } from "./money.ts";
 
 test("amounts are shown to the last digit that counts", () => {
   assert.equal(showCredits(1_500_000n), "1.50");
@@ -35,4 +35,11 @@ test("a number that a float cannot hold exactly is refused", () => {
 test("cash has the decimals of its currency", () => {
   assert.equal(showCash(150, "INR"), "1.50 INR");
   assert.equal(showCash(1234567, "JPY"), "1\u202f234\u202f567 JPY");
+});
+
+test("amounts of a column come to the same number of decimals", () => {
+  for (const amount of [1_500_000n, 55_466n, 34_090n, -1n]) {
+    const shown = showCredits(amount);
+    assert.equal((shown + padDecimals(shown)).split(".")[1]?.length, 6);
+  }
 });

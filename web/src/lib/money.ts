@@ -26,6 +26,11 @@ export function showCredits(amount: Microcredits): string {
   return `${sign}${group(whole)}.${decimals}`;
 }
 
+/** What an amount in full lacks to six decimals: kept free behind it, the points of a column stand below each other. */
+export function padDecimals(shown: string): string {
+  return "0".repeat(Math.max(0, 6 - (shown.split(".")[1]?.length ?? 0)));
+}
+
 /** For tiles and columns: two decimals, cut and never rounded up, and "<0.01" where that would hide an amount. */
 export function showCreditsShort(amount: Microcredits): string {
   const { sign, whole, parts } = split(amount);

@@ -70,8 +70,10 @@ export function showShare(ppm: number): string {
   return `${(ppm / 1e4).toFixed(ppm % 1e4 === 0 ? 0 : 1)} %`;
 }
 
-/** "rtx-4090" is "RTX 4090", "cpu" is "CPU". */
+/** "rtx-4090" is "RTX 4090", "cpu" is "CPU"; cards that have no tier of their own are told by their speed. */
 export function showTier(tier: string): string {
+  const speed = /^unknown-(\d+)$/.exec(tier)?.[1];
+  if (speed !== undefined) return speed === "0" ? "Other card" : `Other from ${speed} TFLOPS`;
   return tier.replaceAll("-", " ").toUpperCase().replace(/TI$/, " Ti").replace(/\s+Ti/, " Ti");
 }
 
@@ -79,7 +81,18 @@ export function showEnum(value: string): string {
   return value.replaceAll("_", " ");
 }
 
-/** The start of an id: enough to tell two apart on a page. */
+/** The end of an id, as the terminal shows it. Its start is the time, which all ids of a minute have in common. */
 export function showId(id: string): string {
-  return id.slice(0, 8);
+  return id.slice(-8);
+}
+
+/** A region of the rate card: "in" is "IN"; `default` is every country that has no region. */
+export function showRegion(region: string): string {
+  return region === "default" ? "other" : region.toUpperCase();
+}
+
+/** The hub's words, where they stand alone. */
+export function toSentence(words: string): string {
+  const begun = words.charAt(0).toUpperCase() + words.slice(1);
+  return /[.!?…]$/.test(begun) ? begun : `${begun}.`;
 }

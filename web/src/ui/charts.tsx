@@ -1,7 +1,8 @@
 "use client";
 // Lines and bars as SVG: themed by CSS, readable by assistive technology, no library to load.
 
-import { useId, useMemo, useRef, useState, type PointerEvent } from "react";
+import { useId, useLayoutEffect, useMemo, useRef, useState, type PointerEvent, type RefObject } from "react";
+import { layChart, type Layout } from "./charts.model";
 
 export interface Series {
   name: string;
@@ -18,24 +19,31 @@ export interface Mark {
   colour: string;
 }
 
-export const CHART_WIDTH = 800;
-const PAD = { left: 52, right: 12, top: 12, bottom: 26 };
+/** What stands below a curve: its name. Whoever keeps a place for a chart adds it to the chart's height. */
+export const CAPTION_HEIGHT = 24;
+// Until a chart has been measured, before it is painted.
+const WIDTH_FIRST = 800;
 
-export function LineChart({ label, series, marks = [], height = 240, showX, showY, log = false, whole = false, from }: { label: string; series: Series[]; marks?: Mark[]; height?: number; showX: (x: number) => string; showY: (y: number) => string; log?: boolean; whole?: boolean; from?: number }) {
+/** Drawn in the pixels that it gets: its words are as large on a phone as on a wall. `bare`: the curve alone. */
+export function LineChart({ label, series, marks = [], height = 240, showX, showY, log = false, whole = false, bare = false, from }: { label: string; series: Series[]; marks?: Mark[]; height?: number; showX: (x: number) => string; showY: (y: number) => string; log?: boolean; whole?: boolean; bare?: boolean; from?: number }) {
   const id = useId();
   const box = useRef<SVGSVGElement>(null);
+  const width = useWidth(box);
   const [pointer, setPointer] = useState<number | null>(null);
-  const scale = useMemo(() => makeScale(series, marks, height, log, whole, from), [series, marks, height, log, whole, from]);
+  const scale = useMemo(
+    () => layChart({ xs: [...series.flatMap((each) => each.points.map((point) => point.x)), ...marks.map((mark) => mark.x)], ys: series.flatMap((each) => each.points.map((point) => point.y)), width, height, log, whole, bare, from, showX, showY }),
+    [series, marks, width, height, log, whole, bare, from, showX, showY],
+  );
   const point = (event: PointerEvent) => {
     const edge = box.current?.getBoundingClientRect();
-    if (edge) setPointer(scale.unx(((event.clientX - edge.left) / edge.width) * CHART_WIDTH));
+    if (edge) setPointer(scale.unx(event.clientX - edge.left));
   };
   const near = pointer === null ? null : series.map((each) => nearest(each.points, pointer));
   const last = series.map((each) => `${each.name} ${each.points.length ? showY(each.points[each.points.length - 1]?.y ?? 0) : "nothing"}`);
   const told = near?.find((each) => each !== null) ?? null;
   return (
     <figure className="min-w-0">
-      <svg ref={box} viewBox={`0 0 ${CHART_WIDTH} ${height}`} role="img" aria-label={`${label}. Last: ${last.join(", ")}`} className="block h-auto w-full touch-pan-y select-none" onPointerMove={point} onPointerLeave={() => setPointer(null)}>
+      <svg ref={box} viewBox={`0 0 ${width} ${height}`} height={height} role="img" aria-label={`${label}. Last: ${last.join(", ")}`} className="block w-full touch-pan-y select-none" onPointerMove={point} onPointerLeave={() => setPointer(null)}>
         <defs>
           {series.map((each, index) => (
             <linearGradient key={each.name} id={`${id}-${index}`} x1="0" x2="0" y1="0" y2="1">
@@ -44,37 +52,37 @@ export function LineChart({ label, series, marks = [], height = 240, showX, show
             </linearGradient>
           ))}
         </defs>
-        {scale.ys.map((y) => (
-          <g key={y}>
-            <line x1={PAD.left} x2={CHART_WIDTH - PAD.right} y1={scale.y(y)} y2={scale.y(y)} stroke="var(--line)" />
-            <text x={PAD.left - 8} y={scale.y(y) + 4} textAnchor="end" fontSize="12" fill="var(--soft)" className="figure">
-              {showY(y)}
+        {scale.yTicks.map((tick) => (
+          <g key={tick.at}>
+            <line x1={scale.left} x2={scale.right} y1={scale.y(tick.at)} y2={scale.y(tick.at)} stroke="var(--line)" />
+            <text x={scale.left - 8} y={scale.y(tick.at) + 4} textAnchor="end" fontSize="12" fill="var(--soft)" className="figure">
+              {tick.words}
             </text>
           </g>
         ))}
-        {scale.xs.map((x, index) => (
-          <text key={x} x={scale.x(x)} y={height - 6} textAnchor={index === 0 ? "start" : index === scale.xs.length - 1 ? "end" : "middle"} fontSize="12" fill="var(--soft)" className="figure">
-            {showX(x)}
+        {scale.xTicks.map((tick) => (
+          <text key={tick.at} x={scale.x(tick.at)} y={height - 6} textAnchor={tick.anchor} fontSize="12" fill="var(--soft)" className="figure">
+            {tick.words}
           </text>
         ))}
         {series.map((each, index) => (
           <g key={each.name}>
-            {each.area ? <path d={`${path(each, scale)}L${scale.x(each.points[each.points.length - 1]?.x ?? 0)},${height - PAD.bottom}L${scale.x(each.points[0]?.x ?? 0)},${height - PAD.bottom}Z`} fill={`url(#${id}-${index})`} /> : null}
+            {each.area ? <path d={`${path(each, scale)}L${scale.x(each.points[each.points.length - 1]?.x ?? 0)},${scale.bottom}L${scale.x(each.points[0]?.x ?? 0)},${scale.bottom}Z`} fill={`url(#${id}-${index})`} /> : null}
             <path d={path(each, scale)} fill="none" stroke={each.colour} strokeWidth="2" strokeLinejoin="round" />
           </g>
         ))}
         {marks.map((mark) => (
           <g key={`${mark.x} ${mark.label}`}>
-            <line x1={scale.x(mark.x)} x2={scale.x(mark.x)} y1={PAD.top} y2={height - PAD.bottom} stroke={mark.colour} strokeDasharray="3 3" />
-            <circle cx={scale.x(mark.x)} cy={PAD.top} r="4" fill={mark.colour}>
+            <line x1={scale.x(mark.x)} x2={scale.x(mark.x)} y1={scale.top} y2={scale.bottom} stroke={mark.colour} strokeDasharray="3 3" />
+            <circle cx={scale.x(mark.x)} cy={scale.top} r="4" fill={mark.colour}>
               <title>{mark.label}</title>
             </circle>
           </g>
         ))}
-        {told ? <line x1={scale.x(told.x)} x2={scale.x(told.x)} y1={PAD.top} y2={height - PAD.bottom} stroke="var(--line-strong)" /> : null}
+        {told ? <line x1={scale.x(told.x)} x2={scale.x(told.x)} y1={scale.top} y2={scale.bottom} stroke="var(--line-strong)" /> : null}
         {near?.map((each, index) => (each ? <circle key={series[index]?.name} cx={scale.x(each.x)} cy={scale.y(each.y)} r="4" fill={series[index]?.colour} stroke="var(--surface)" strokeWidth="2" /> : null))}
       </svg>
-      <figcaption className="figure flex min-h-6 flex-wrap gap-x-5 text-sm">
+      {bare ? null : <figcaption className="figure flex min-h-6 flex-wrap gap-x-5 text-sm">
         {series.map((each, index) => (
           <span key={each.name} className="inline-flex items-center gap-1.5">
             <span aria-hidden className="h-0.5 w-3" style={{ background: each.colour }} />
@@ -83,51 +91,27 @@ export function LineChart({ label, series, marks = [], height = 240, showX, show
           </span>
         ))}
         {told ? <span className="text-soft">{showX(told.x)}</span> : null}
-      </figcaption>
+      </figcaption>}
     </figure>
   );
 }
 
-interface Scale {
-  x: (x: number) => number;
-  y: (y: number) => number;
-  unx: (px: number) => number;
-  xs: number[];
-  ys: number[];
+/** How wide it is, from before it is painted on. */
+function useWidth(box: RefObject<Element | null>): number {
+  const [width, setWidth] = useState(WIDTH_FIRST);
+  useLayoutEffect(() => {
+    const target = box.current;
+    if (!target) return;
+    const measure = () => setWidth(Math.max(1, Math.round(target.getBoundingClientRect().width)));
+    measure();
+    const watcher = new ResizeObserver(measure);
+    watcher.observe(target);
+    return () => watcher.disconnect();
+  }, [box]);
+  return width;
 }
 
-function makeScale(series: Series[], marks: Mark[], height: number, log: boolean, whole: boolean, from?: number): Scale {
-  const xs = [...series.flatMap((each) => each.points.map((point) => point.x)), ...marks.map((mark) => mark.x)];
-  const ys = series.flatMap((each) => each.points.map((point) => point.y)).filter((y) => !log || y > 0);
-  const [x0, x1] = [least(xs, 0), most(xs, 1)];
-  const turn = log ? Math.log10 : (y: number) => y;
-  const low = turn(from !== undefined && !log ? Math.min(from, least(ys, 0)) : least(ys, log ? 1 : 0));
-  const high = turn(most(ys, log ? 10 : 1));
-  const spread = high - low || Math.abs(high) || 1;
-  const ticks = log ? [0, 1, 2, 3, 4].map((part) => 10 ** (low + (spread * part) / 4)) : niceTicks(low, low + spread, whole);
-  const [bottom, top] = log ? [low, low + spread] : [ticks[0] ?? low, ticks[ticks.length - 1] ?? high];
-  const across = CHART_WIDTH - PAD.left - PAD.right;
-  const up = height - PAD.top - PAD.bottom;
-  const span = x1 - x0 || 1;
-  return {
-    x: (x) => PAD.left + ((x - x0) / span) * across,
-    y: (y) => height - PAD.bottom - ((turn(Math.max(y, log ? 1e-12 : -Infinity)) - bottom) / (top - bottom || 1)) * up,
-    unx: (px) => x0 + ((px - PAD.left) / across) * span,
-    xs: [0, 1, 2, 3].map((part) => x0 + (span * part) / 3),
-    ys: ticks,
-  };
-}
-
-function niceTicks(low: number, high: number, whole: boolean): number[] {
-  const rough = whole ? Math.max(1, (high - low) / 4) : (high - low) / 4;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = (whole ? [1, 2, 5, 10] : [1, 2, 2.5, 5, 10]).map((each) => each * power).find((each) => each >= rough) ?? rough;
-  const ticks = [];
-  for (let tick = Math.floor(low / step) * step; tick < high + step * 0.999; tick += step) ticks.push(Number(tick.toPrecision(10)));
-  return ticks;
-}
-
-function path(series: Series, scale: Scale): string {
+function path(series: Series, scale: Layout): string {
   let text = "";
   let before: number | null = null;
   for (const point of series.points) {
@@ -147,17 +131,8 @@ function nearest(points: { x: number; y: number }[], x: number): { x: number; y:
   return best;
 }
 
-// Not Math.min(...): a long curve has more points than a call may have arguments.
-function least(values: number[], otherwise: number): number {
-  return values.length ? values.reduce((a, b) => (a < b ? a : b)) : otherwise;
-}
-
-function most(values: number[], otherwise: number): number {
-  return values.length ? values.reduce((a, b) => (a > b ? a : b)) : otherwise;
-}
-
 export function Bars({ label, bars }: { label: string; bars: { name: string; value: number; title: string }[] }) {
-  const top = most(bars.map((bar) => bar.value), 0) || 1;
+  const top = Math.max(0, ...bars.map((bar) => bar.value)) || 1;
   return (
     <div role="img" aria-label={`${label}: ${bars.filter((bar) => bar.value > 0).map((bar) => bar.title).join("; ") || "nothing"}`}>
       <div className="flex h-28 items-end gap-px">

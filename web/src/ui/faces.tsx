@@ -5,7 +5,7 @@ import type { UseQueryResult } from "@tanstack/react-query";
 import { CloudOff, Inbox } from "lucide-react";
 import type { ReactNode } from "react";
 import { HubError } from "@/lib/api/client";
-import { Button, LinkButton } from "./parts";
+import { Button, Card, LinkButton } from "./parts";
 import { useAccount } from "./providers";
 
 export function Rows({ count = 5, height = "h-9" }: { count?: number; height?: string }) {
@@ -76,7 +76,7 @@ export function Ask<T>({ query, loading, isEmpty, empty, children }: { query: Us
 /** For rooms of people with an account: nothing is asked before it is known who is here. */
 export function Room({ children }: { children: ReactNode }) {
   const account = useAccount();
-  if (account === null) return <SignInFirst />;
+  if (account === null) return <Card><SignInFirst /></Card>;
   if (account === undefined) return <Rows />;
   return <>{children}</>;
 }

@@ -4,7 +4,7 @@
 import Link from "next/link";
 import { useId, useState, type ComponentProps, type ReactNode } from "react";
 import { Check, Copy } from "lucide-react";
-import { showCredits, showCreditsShort, type Microcredits } from "@/lib/money";
+import { padDecimals, showCredits, showCreditsShort, type Microcredits } from "@/lib/money";
 import { toneOf, tierColour, type Tone } from "@/lib/states";
 import { showAbsolute, showEnum, showRelative, showTier } from "@/lib/words";
 import { useNow } from "./providers";
@@ -17,9 +17,10 @@ const TONE_TEXT: Record<Tone, string> = {
   idle: "text-idle bg-idle-wash",
 };
 
-export function Page({ title, lead, actions, children }: { title: ReactNode; lead?: ReactNode; actions?: ReactNode; children: ReactNode }) {
+/** `slim`: for pages that are one small card. */
+export function Page({ title, lead, actions, children, slim = false }: { title: ReactNode; lead?: ReactNode; actions?: ReactNode; children: ReactNode; slim?: boolean }) {
   return (
-    <main id="main" className="mx-auto w-full max-w-[1600px] px-4 pt-6 pb-16 sm:px-6 lg:px-8">
+    <main id="main" className={`mx-auto w-full ${slim ? "max-w-lg sm:pt-16" : "max-w-[1600px]"} px-4 pt-6 pb-16 sm:px-6 lg:px-8`}>
       <div className="mb-6 flex min-h-10 flex-wrap items-start justify-between gap-x-6 gap-y-3">
         <div className="min-w-0">
           <h1 className="text-2xl font-semibold tracking-tight break-words">{title}</h1>
@@ -37,10 +38,10 @@ export function Card({ title, note, action, children, className = "", flush = fa
   return (
     <section aria-labelledby={title ? id : undefined} className={`min-w-0 rounded-xl border border-line bg-surface ${className}`}>
       {title ? (
-        <header className="flex min-h-12 flex-wrap items-center justify-between gap-x-4 gap-y-1 px-4 pt-3 pb-2 sm:px-5">
-          <h2 id={id} className="font-semibold">
+        <header className="flex flex-wrap items-center justify-between gap-x-4 gap-y-1 px-4 pt-2 pb-1 sm:px-5">
+          <h2 id={id} className="flex min-h-9 flex-wrap items-center gap-x-2 font-semibold">
             {title}
-            {note ? <span className="ml-2 text-sm font-normal text-soft">{note}</span> : null}
+            {note ? <span className="text-sm font-normal text-soft">{note}</span> : null}
           </h2>
           {action}
         </header>
@@ -55,7 +56,8 @@ export function Stat({ name, value, unit, note, big = false }: { name: ReactNode
   return (
     <div className="min-w-0">
       <dt className="text-sm text-soft">{name}</dt>
-      <dd className={`figure truncate font-semibold tracking-tight ${big ? "text-2xl sm:text-3xl" : "text-xl"}`}>
+      {/* Never cut: a figure without its end is another figure. */}
+      <dd className={`figure font-semibold tracking-tight break-words ${big ? "text-xl sm:text-3xl" : "text-xl"}`}>
         {value}
         {unit ? <span className="ml-1 text-sm font-normal text-soft">{unit}</span> : null}
       </dd>
@@ -93,13 +95,14 @@ export function Time({ at }: { at: Date | null | undefined }) {
   );
 }
 
-/** In a column the short form; every digit stands in the title. */
-export function Amount({ of, exact = false, unit = true, signed = false }: { of: Microcredits; exact?: boolean; unit?: boolean; signed?: boolean }) {
+/** In tiles the short form; every digit stands in the title. `column`: points stand below each other. */
+export function Amount({ of, exact = false, unit = true, signed = false, column = false }: { of: Microcredits; exact?: boolean; unit?: boolean; signed?: boolean; column?: boolean }) {
   const text = exact ? showCredits(of) : showCreditsShort(of);
   return (
     <span className="figure whitespace-nowrap" title={`${showCredits(of)} credits`}>
       {signed && of > 0n ? "+" : ""}
       {text}
+      {column ? <span aria-hidden className="invisible max-md:hidden">{padDecimals(text)}</span> : null}
       {unit ? <span className="text-soft"> cr</span> : null}
     </span>
   );

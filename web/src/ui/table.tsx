@@ -20,7 +20,7 @@ export function Table<T>({ label, columns, rows, keyOf, hrefOf, nameOf }: { labe
         <thead>
           <tr>
             {columns.map((column) => (
-              <th key={column.name} scope="col" className={`border-b border-line px-4 py-2 text-sm font-medium whitespace-nowrap text-soft first:sm:pl-5 last:sm:pr-5 ${column.right ? "text-right" : ""} ${hidden(column)}`}>
+              <th key={column.name} scope="col" className={`border-b border-line px-2 py-2 text-sm font-medium whitespace-nowrap text-soft first:pl-4 last:pr-4 sm:px-4 first:sm:pl-5 last:sm:pr-5 ${column.right ? "text-right" : ""} ${hidden(column)}`}>
                 {column.name}
               </th>
             ))}
@@ -30,7 +30,7 @@ export function Table<T>({ label, columns, rows, keyOf, hrefOf, nameOf }: { labe
           {rows.map((row) => (
             <tr key={keyOf(row)} className="group relative border-b border-line last:border-0 hover:bg-raised/60">
               {columns.map((column, index) => (
-                <td key={column.name} className={`px-4 py-2.5 align-middle first:sm:pl-5 last:sm:pr-5 ${column.right ? "text-right whitespace-nowrap" : ""} ${hidden(column)}`}>
+                <td key={column.name} className={`px-2 py-2.5 align-middle first:pl-4 last:pr-4 sm:px-4 first:sm:pl-5 last:sm:pr-5 ${column.right ? "text-right whitespace-nowrap" : ""} ${hidden(column)}`}>
                   {index === 0 && hrefOf ? (
                     <Link href={hrefOf(row)} aria-label={nameOf?.(row)} className="font-medium after:absolute after:inset-0 hover:underline">
                       {column.cell(row)}

@@ -10,6 +10,8 @@ interface Toast {
 }
 
 const SHOWN_SECONDS = 6;
+// What went wrong is longer, and has to be acted on.
+const COMPLAINT_SECONDS = 15;
 const NONE: Toast[] = [];
 let toasts: Toast[] = NONE;
 let number = 0;
@@ -25,7 +27,7 @@ export function complain(error: unknown): void {
 
 function put(toast: Toast): void {
   change([...toasts.slice(-3), toast]);
-  window.setTimeout(() => change(toasts.filter((each) => each.id !== toast.id)), SHOWN_SECONDS * 1000);
+  window.setTimeout(() => change(toasts.filter((each) => each.id !== toast.id)), (toast.bad ? COMPLAINT_SECONDS : SHOWN_SECONDS) * 1000);
 }
 
 function change(next: Toast[]): void {

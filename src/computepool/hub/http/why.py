@@ -178,7 +178,7 @@ def _to_candidate(ranked: Ranked, choice: Choice) -> wire.WhyCandidate:
         busy=ranked.busy,
         slot=slot.name,
         tier=slot.tier,
-        price_microcredits_per_hour=candidate.price_microcredits_per_hour,
+        price_microcredits_per_hour=choice.rates[(slot.node_id, slot.name)],
         speed_tflops=candidate.speed_tflops,
         reliability=candidate.reliability,
         points={line.scorer: line.points for line in ranked.lines if line.points},

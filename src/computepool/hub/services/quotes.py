@@ -251,7 +251,7 @@ async def _count_own(conn: Connection, prices: PriceBook, account_id: AccountId)
         for each in await node_store.list_candidates(conn, [node.id for node in nodes])
     )
     if not found:
-        raise NotFound("You lend no machine yet. Name a tier (--tier, ?tier=) to see what one would earn.")
+        raise NotFound("You lend no machine yet. Name a tier to see what one would earn, such as --tier rtx-3060.")
     return found
 
 

@@ -26,7 +26,7 @@ from computepool.core.placement.explain import Explanation, explain_waiting
 from computepool.core.placement.fair_share import fade
 from computepool.core.placement.gates import Margin, list_margins
 from computepool.core.placement.idleness import Idleness, NodeFacts, explain_idle
-from computepool.core.placement.scorers import make_candidate, to_speed
+from computepool.core.placement.scorers import Candidate, make_candidate, to_speed
 from computepool.core.placement.shape import Shape, to_shape
 from computepool.core.placement.slot import Slot
 from computepool.core.placement.slot_classes import SlotClass, choose_steps
@@ -104,6 +104,8 @@ class Choice:
     ranked: tuple[Ranked, ...]
     # By slot: the names of those nodes that the viewer may know.
     node_names: dict[tuple[NodeId, str], str]
+    # By slot: what an hour there would cost this job now, in microcredits.
+    rates: dict[tuple[NodeId, str], int]
     fit_count: int
     is_cut: bool
     words: str
@@ -379,11 +381,27 @@ async def _explain_choice(
         prefer=job.prefer,
         ranked=ranked,
         node_names=_list_names(fitting),
+        rates={
+            (slot.node_id, slot.name): _rate(each.candidate, shape, prices, job.account_id)
+            for each in ranked
+            for slot in [each.candidate.slot]
+        },
         fit_count=fitting.fit_count,
         is_cut=fitting.is_cut,
         words=say_choice(ranked, scored_count=len(fitting.slots), fit_count=fitting.fit_count, is_cut=fitting.is_cut),
         reckoned_at=now,
     )
+
+
+def _rate(candidate: Candidate, shape: Shape, prices: PriceBook, account_id: AccountId) -> int:
+    """What an hour costs, not what its owner asks at least: floors are often zero, and nobody pays that."""
+    if not (candidate.spot_microcredits_per_hour or candidate.reference_microcredits_per_hour):
+        # The submitter's own, or a private pool at its owner's price.
+        return candidate.price_microcredits_per_hour
+    by_hour = prices.by_hour(shape, prices.find_bucket(candidate.slot, candidate.speed_tflops))
+    if by_hour is not shape:
+        return by_hour.ceiling_microcredits_per_hour or 0
+    return prices.rate(candidate, shape.ceiling_microcredits_per_hour, account_id)
 
 
 def _leave_out(fitting: Fitting, shape: Shape, prices: PriceBook) -> Fitting:

@@ -7,7 +7,7 @@ import { useCallback, useEffect, useRef, useState } from "react";
 import { getLeaderboard, getMesh, getSpots, listPublicJobs, type Counts, type LeaderboardBy, type LeaderboardPeriod } from "@/lib/api/gateway";
 import { showCreditsShort } from "@/lib/money";
 import { tierColour } from "@/lib/states";
-import { countOf, showCount, showDuration, showEnum, showFactor, showShare, showTier } from "@/lib/words";
+import { countOf, showCount, showDuration, showEnum, showFactor, showRegion, showShare, showTier } from "@/lib/words";
 import { Ask, Block, Empty, Rows } from "@/ui/faces";
 import { Badge, Card, Choice, LinkButton, Price, ShareBar, Stat, Tier, Time } from "@/ui/parts";
 import { useAccount, useLive, usePoll, useProfile } from "@/ui/providers";
@@ -46,7 +46,7 @@ export function GridPage() {
       </dl>
 
       <section aria-label="The mesh" className="relative mt-6 overflow-hidden rounded-xl border border-line bg-surface">
-        <div className="relative aspect-[4/3] max-h-[70vh] w-full sm:aspect-[2/1]">
+        <div className="relative aspect-[3/2] max-h-[70vh] w-full sm:aspect-[2/1]">
           {state ? <MeshView state={state} view={view} /> : null}
           {!state && mesh.error ? (
             <div className="absolute inset-0 grid place-items-center">
@@ -60,7 +60,7 @@ export function GridPage() {
         <TierLegend counts={counts} />
       </section>
 
-      <div className="mt-6 grid gap-6 xl:grid-cols-3">
+      <div className="mt-6 grid gap-6 xl:grid-cols-[minmax(0,7fr)_minmax(0,6fr)_minmax(0,6fr)]">
         <RecentJobs />
         <SpotPrices />
         <Leaders />
@@ -175,7 +175,7 @@ function SpotPrices() {
             keyOf={(spot) => `${spot.tier} ${spot.region}`}
             columns={[
               { name: "Tier", cell: (spot) => <Tier tier={spot.tier} /> },
-              { name: "Region", cell: (spot) => spot.region },
+              { name: "Region", cell: (spot) => showRegion(spot.region) },
               { name: "Spot", right: true, cell: (spot) => <Price of={spot.spot_microcredits_per_hour} /> },
               { name: "Surge", right: true, wide: true, cell: (spot) => showFactor(spot.surge_ppm) },
             ]}

@@ -48,7 +48,7 @@ function Timeline({ items, onSlice }: { items: Attempt[]; onSlice: (slice: numbe
     { name: "Where", cell: (item) => <Place attempt={item} /> },
     { name: "State", cell: (item) => <Ending attempt={item} /> },
     { name: "When", wide: true, cell: (item) => <Span attempt={item} from={from} until={until} now={now} /> },
-    { name: "Ran", right: true, cell: (item) => (item.run_seconds === null || item.run_seconds === undefined ? "–" : showDuration(item.run_seconds)) },
+    { name: "Ran", right: true, wide: true, cell: (item) => (item.run_seconds === null || item.run_seconds === undefined ? "–" : showDuration(item.run_seconds)) },
     { name: "Cost", right: true, cell: (item) => (item.charged_microcredits === null || item.charged_microcredits === undefined ? "–" : <Amount of={item.charged_microcredits} />) },
     { name: "Leased", right: true, wide: true, cell: (item) => <Time at={item.leased_at} /> },
   ];
@@ -59,7 +59,7 @@ export function Place({ attempt }: { attempt: Attempt }) {
   return (
     <span className="inline-flex flex-wrap items-center gap-x-2">
       {attempt.tier ? <Tier tier={attempt.tier} /> : null}
-      <span className="text-sm text-soft">
+      <span className="text-sm text-soft max-md:hidden">
         {attempt.node_name ?? (attempt.node_id ? showId(attempt.node_id) : "")} {attempt.slot}
       </span>
     </span>
@@ -70,7 +70,7 @@ export function Ending({ attempt }: { attempt: Attempt }) {
   return (
     <span title={attempt.message ?? undefined}>
       <Badge state={attempt.state} />
-      {attempt.cause ? <span className="ml-2 text-sm text-soft">{showEnum(attempt.cause)}</span> : null}
+      {attempt.cause ? <span className="ml-2 text-sm text-soft max-md:hidden">{showEnum(attempt.cause)}</span> : null}
     </span>
   );
 }

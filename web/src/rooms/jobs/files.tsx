@@ -122,8 +122,8 @@ function Text({ bytes, path }: { bytes: Blob; path: string }) {
   if (!curves.length) return <pre tabIndex={0} aria-label={path} className="size-full overflow-auto p-2 font-mono text-xs whitespace-pre-wrap">{text.slice(0, 4000)}</pre>;
   const series = curves.map((curve, index) => ({ name: curve.name, colour: COLOURS[index] ?? "var(--accent)", points: curve.values.map((y, x) => ({ x, y })) }));
   return (
-    <div className="w-full px-1">
-      <LineChart label={path} height={300} series={series} showX={(x) => String(Math.round(x))} showY={(y) => y.toPrecision(3)} />
+    <div className="w-full">
+      <LineChart label={path} bare height={126} series={series} showX={(x) => String(Math.round(x))} showY={(y) => y.toPrecision(3)} />
     </div>
   );
 }

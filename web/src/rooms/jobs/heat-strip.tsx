@@ -72,7 +72,7 @@ function Strip({ job, ranges, chosen, onChoose }: { job: Job; ranges: Ranges; ch
       />
       <p className="mt-2 flex flex-wrap items-center gap-x-4 gap-y-1 text-sm text-soft">
         <span>
-          Slice <strong className="figure text-ink">{chosen}</strong> is <span className="text-ink">{state}</span>
+          Slice <strong className="figure text-ink">{chosen}</strong>: <span className="text-ink">{state}</span>
         </span>
         {[["ok", "done"], ["busy", "running"], ["bad", "failed"], ["idle", "cancelled"]].map(([tone, word]) => (
           <span key={tone} className="inline-flex items-center gap-1.5">

@@ -86,7 +86,7 @@ function Detail({ job }: { job: Job }) {
             <Stat name="Running" value={showCount(job.counts.running + job.counts.leased)} />
             <Stat name="Waiting" value={showCount(job.counts.queued)} />
             <Stat name="Failed" value={showCount(job.counts.failed)} />
-            <Stat name="Cost so far" value={<Amount of={job.charged_microcredits} />} />
+            <Stat name={ended ? "Cost" : "Cost so far"} value={<Amount of={job.charged_microcredits} />} />
             <Stat name={ended ? "Took" : "Set aside"} value={ended ? <Took job={job} /> : <Amount of={job.held_microcredits} />} />
           </dl>
           <div className="mt-5">
@@ -121,9 +121,9 @@ function Wishes({ job }: { job: Job }) {
     ["Tiers", asked.tiers.length ? asked.tiers.map(showTier).join(", ") : "any"],
     ["Regions", asked.regions.length ? asked.regions.join(", ") : "any"],
     ["Isolation", `${asked.isolation} or better`],
-    ["Ceiling", asked.ceiling_microcredits_per_hour === null ? "none" : <Price key="ceiling" of={asked.ceiling_microcredits_per_hour} />],
+    ["Ceiling", asked.ceiling_microcredits_per_hour === null ? "not named: half above the rate card" : <Price key="ceiling" of={asked.ceiling_microcredits_per_hour} />],
     ["Time limit", `${showDuration(job.wall_seconds)} for each slice`],
-    ["Retries", countOf(job.retries, "retry", "retries")],
+    ["Retries", job.retries ? countOf(job.retries, "retry", "retries") : "none"],
     ["Prefers", `${job.prefer}, ${job.priority_class} class, priority ${job.priority}`],
   ];
   return (

@@ -17,7 +17,7 @@ const PAGE = 50;
 
 export function JobsPage() {
   return (
-    <Page title="Jobs" actions={<LinkButton look="main" href="/submit/">Submit a job</LinkButton>}>
+    <Page title="Jobs" lead="What you have handed in, newest first. An operator sees everyone's." actions={<LinkButton look="main" className="sm:hidden" href="/submit/">Submit a job</LinkButton>}>
       <Room>
         <Jobs />
       </Room>
@@ -72,8 +72,8 @@ const COLUMNS: Column<Job>[] = [
   { name: "State", cell: (job) => <Badge state={job.state} /> },
   { name: "Slices", wide: true, cell: (job) => <Progress job={job} /> },
   { name: "Done", right: true, cell: (job) => `${showCount(job.counts.succeeded)} / ${showCount(job.slice_count)}` },
-  { name: "Cost so far", right: true, wide: true, cell: (job) => <Amount of={job.charged_microcredits} /> },
-  { name: "Submitted", right: true, cell: (job) => <Time at={job.created_at} /> },
+  { name: "Cost", right: true, wide: true, cell: (job) => <Amount of={job.charged_microcredits} /> },
+  { name: "Submitted", right: true, wide: true, cell: (job) => <Time at={job.created_at} /> },
 ];
 
 export function Progress({ job }: { job: Job }) {

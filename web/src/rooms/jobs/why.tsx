@@ -3,7 +3,7 @@
 
 import { useQuery } from "@tanstack/react-query";
 import { getJobWhy, type Job, type JobWhy } from "@/lib/api/gateway";
-import { countOf, showEnum, showTier } from "@/lib/words";
+import { countOf, showEnum, toSentence } from "@/lib/words";
 import { Ask, Block } from "@/ui/faces";
 import { Amount, Badge, Card, LinkButton, Price, ShareBar, Stat, Tier } from "@/ui/parts";
 import { usePoll } from "@/ui/providers";
@@ -72,7 +72,7 @@ function Waiting({ why, jobId }: { why: WaitingWhy; jobId: string }) {
           {why.gates.map((gate) => (
             <li key={gate.gate} className="flex flex-wrap items-center gap-x-3">
               <span className="w-16 shrink-0 text-sm text-soft">{showEnum(gate.gate)}</span>
-              <span className="w-28 shrink-0 truncate lg:w-40" title={gate.asked}>
+              <span className="w-44 shrink-0 truncate" title={gate.asked}>
                 {gate.asked}
               </span>
               <span aria-hidden className="h-2 min-w-16 flex-1 overflow-hidden rounded-full bg-raised max-sm:hidden">
@@ -87,10 +87,10 @@ function Waiting({ why, jobId }: { why: WaitingWhy; jobId: string }) {
       ) : null}
       {why.suggestions.map((suggestion, index) => (
         <div key={index} className="rounded-lg border border-line bg-raised p-3">
-          <p className="font-medium">It would run if you change</p>
+          <p className="font-medium">This would let it run</p>
           <ul className="mt-1 grid gap-1">
             {suggestion.changes.map((change) => (
-              <li key={change.gate}>{change.words}</li>
+              <li key={change.gate}>{toSentence(change.words)}</li>
             ))}
           </ul>
           <p className="mt-1 text-sm text-soft">
@@ -110,13 +110,13 @@ function OneSlice({ why }: { why: SliceWhy }) {
   return (
     <section aria-label={`Slice ${why.index}`} className="grid min-w-0 gap-3">
       <p>
-        Slice <strong className="figure">{why.index}</strong> <Badge state={why.state} /> <span className="text-soft">after {countOf(why.attempt_count, "attempt")}</span>
+        Slice <strong className="figure">{why.index}</strong> <Badge state={why.state} /> {why.attempt_count ? <span className="text-soft">{countOf(why.attempt_count, "attempt")}</span> : null}
       </p>
-      {why.cause_words ? <p>{why.cause_words}</p> : null}
+      {why.cause_words ? <p>{toSentence(why.cause_words)}</p> : null}
       {why.next_words ? <p className="text-soft">{why.next_words}</p> : null}
       {why.advice.map((advice) => (
         <p key={advice.remedy} className="rounded-lg bg-accent-wash p-3">
-          {advice.words}
+          {toSentence(advice.words)}
         </p>
       ))}
       {why.choice ? (
@@ -129,7 +129,7 @@ function OneSlice({ why }: { why: SliceWhy }) {
               keyOf={(candidate) => String(candidate.rank)}
               columns={[
                 { name: "#", cell: (candidate) => <span className={candidate.chosen ? "font-semibold text-accent" : ""}>{candidate.rank}{candidate.chosen ? " ✓" : ""}</span> },
-                { name: "Slot", cell: (candidate) => <span><Tier tier={candidate.tier} /> <span className="text-sm text-soft">{candidate.node_name ?? showTier(candidate.slot)}</span></span> },
+                { name: "Slot", cell: (candidate) => <span><Tier tier={candidate.tier} /> <span className="text-sm text-soft">{candidate.node_name ?? candidate.slot}</span></span> },
                 { name: "Price", right: true, cell: (candidate) => <Price of={candidate.price_microcredits_per_hour} /> },
                 { name: "Speed", right: true, wide: true, cell: (candidate) => `${candidate.speed_tflops.toFixed(1)} TF` },
                 { name: "Score", right: true, cell: (candidate) => candidate.total.toFixed(2) },

@@ -5,7 +5,7 @@ import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { getDepth, getEarnings, getRateCard, getSpotHistory, getSpots, type Spot } from "@/lib/api/gateway";
 import { toPlot } from "@/lib/money";
-import { countOf, showCount, showDuration, showFactor, showShare, showTier } from "@/lib/words";
+import { countOf, showCount, showDuration, showFactor, showRegion, showShare, showTier } from "@/lib/words";
 import { LineChart } from "@/ui/charts";
 import { Ask, Block, Empty } from "@/ui/faces";
 import { Amount, Badge, Card, Choice, Field, LinkButton, Page, Price, Stat, Tier } from "@/ui/parts";
@@ -54,9 +54,9 @@ function Buckets({ spots }: { spots: Spot[] }) {
                 </button>
               ),
             },
-            { name: "Region", cell: (each) => each.region },
-            { name: "Busy", right: true, cell: (each) => `${each.busy_count} / ${each.slot_count}` },
-            { name: "Surge", right: true, cell: (each) => showFactor(each.surge_ppm) },
+            { name: "Region", cell: (each) => showRegion(each.region) },
+            { name: "Busy", right: true, wide: true, cell: (each) => `${each.busy_count} / ${each.slot_count}` },
+            { name: "Surge", right: true, wide: true, cell: (each) => showFactor(each.surge_ppm) },
             { name: "Spot", right: true, cell: (each) => <Price of={each.spot_microcredits_per_hour} /> },
           ]}
         />
@@ -78,24 +78,24 @@ function History({ spot }: { spot: Spot }) {
     refetchInterval: 60_000,
   });
   return (
-    <Card title={`${showTier(spot.tier)}, ${spot.region}`} className="min-h-[28rem]" action={<Choice label="Span" value={span} options={SPANS} onChange={setSpan} show={(each) => SPAN_NAMES[each]} />}>
+    <Card title={`${showTier(spot.tier)}, ${showRegion(spot.region)}`} className="min-h-[25rem]" action={<Choice label="Span" value={span} options={SPANS} onChange={setSpan} show={(each) => SPAN_NAMES[each]} />}>
       <dl className="mb-4 grid grid-cols-2 gap-4 sm:grid-cols-4">
         <Stat name="Spot" value={<Price of={spot.spot_microcredits_per_hour} />} />
         <Stat name="By the rate card" value={<Price of={spot.reference_microcredits_per_hour} />} />
         <Stat name="Slots busy" value={`${spot.busy_count} of ${spot.slot_count}`} />
         <Stat name="Slices waiting" value={showCount(spot.waiting_count)} note={spot.contested ? <Badge tone="wait">contested</Badge> : null} />
       </dl>
-      <Ask query={history} loading={<Block className="aspect-[800/240]" />} isEmpty={(found) => found.points.length < 2} empty={<Empty title="Not enough history yet">A point is added with every tick of the market.</Empty>}>
+      <Ask query={history} loading={<Block className="h-[264px]" />} isEmpty={(found) => found.points.length < 2} empty={<Empty title="Not enough history yet">A point is added with every tick of the market.</Empty>}>
         {(found) => (
           <LineChart
-            label={`Spot price of ${showTier(spot.tier)} in ${spot.region}, credits per hour`}
+            label={`Spot price of ${showTier(spot.tier)} in ${showRegion(spot.region)}, credits per hour`}
             from={0}
             series={[
               { name: "Spot", colour: "var(--accent)", step: true, area: true, points: found.points.map((point) => ({ x: point.at.getTime(), y: toPlot(point.spot_microcredits_per_hour) })) },
               { name: "Rate card", colour: "var(--idle)", step: true, points: found.points.map((point) => ({ x: point.at.getTime(), y: toPlot(point.reference_microcredits_per_hour) })) },
             ]}
             showX={(x) => showMoment(x, span)}
-            showY={(y) => y.toFixed(y < 10 ? 2 : 1)}
+            showY={(y) => y.toFixed(2)}
           />
         )}
       </Ask>
@@ -112,7 +112,7 @@ function DepthCard({ spot }: { spot: Spot }) {
   const depth = useQuery({ queryKey: ["market", "depth", spot.tier, spot.region], queryFn: () => getDepth(spot.tier, spot.region), placeholderData: keepPreviousData, refetchInterval: 15_000 });
   return (
     <Card title="Depth" note="slots offered at a price or below, slices that would pay it or more" className="min-h-80">
-      <Ask query={depth} loading={<Block className="aspect-[800/200]" />} isEmpty={(found) => !found.asks.length && !found.bids.length} empty={<Empty title="Nothing is offered or asked for" />}>
+      <Ask query={depth} loading={<Block className="h-[224px]" />} isEmpty={(found) => !found.asks.length && !found.bids.length} empty={<Empty title="Nothing is offered or asked for" />}>
         {(found) => (
           <LineChart
             label="Depth of offers and bids by price"
@@ -169,7 +169,7 @@ function EarningsCard() {
       ) : (
       <Ask query={earnings} isEmpty={(found) => !found.tiers.length} empty={<Empty title="No figures" />}>
         {(found) => (
-          <div className="grid gap-6 xl:grid-cols-2">
+          <div className="grid grid-cols-[minmax(0,1fr)] gap-6 xl:grid-cols-2">
             <div className="-mx-4 sm:-mx-5 xl:mr-0">
               <Table
                 label="Earnings at full use"
@@ -177,7 +177,7 @@ function EarningsCard() {
                 keyOf={(each) => each.tier}
                 columns={[
                   { name: "At full use", cell: (each) => <Tier tier={each.tier} /> },
-                  { name: "A job pays", right: true, cell: (each) => <Price of={each.price_microcredits_per_hour} /> },
+                  { name: "A job pays", right: true, wide: true, cell: (each) => <Price of={each.price_microcredits_per_hour} /> },
                   { name: "You earn", right: true, cell: (each) => <Price of={each.owner_microcredits_per_hour} /> },
                 ]}
               />
@@ -192,7 +192,7 @@ function EarningsCard() {
                     { name: "As it stands", cell: (each) => <Tier tier={each.tier} /> },
                     { name: "Busy", right: true, cell: (each) => showShare(each.busy_ppm) },
                     { name: "A job takes", right: true, wide: true, cell: (each) => showDuration(each.seconds_per_job) },
-                    { name: "Best floor", right: true, cell: (each) => <Price of={each.best.floor_microcredits_per_hour} /> },
+                    { name: "Best floor", right: true, wide: true, cell: (each) => <Price of={each.best.floor_microcredits_per_hour} /> },
                     { name: "You earn", right: true, cell: (each) => <Price of={each.best.owner_microcredits_per_hour} /> },
                   ]}
                 />
@@ -232,7 +232,7 @@ function RateCardCard() {
               {Object.entries(found.regions).map(([region, terms]) => (
                 <li key={region} className="figure flex justify-between gap-4">
                   <span>
-                    {region} <span className="text-sm text-soft">{terms.countries.length ? countOf(terms.countries.length, "country", "countries") : "all others"}, cash out from <Amount of={terms.cash_out_min_microcredits} /></span>
+                    {showRegion(region)} <span className="text-sm text-soft">{terms.countries.length ? countOf(terms.countries.length, "country", "countries") : "all others"}, cash out from <Amount of={terms.cash_out_min_microcredits} /></span>
                   </span>
                   {showFactor(terms.multiplier_ppm)}
                 </li>

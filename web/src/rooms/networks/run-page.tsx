@@ -5,7 +5,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { getNetwork, getRun, getRunFeed, listCheckpoints, stopRun, type RunDetail, type RunLine } from "@/lib/api/gateway";
 import { showBytes, showCount, showId } from "@/lib/words";
-import { CHART_WIDTH, LineChart, type Mark } from "@/ui/charts";
+import { CAPTION_HEIGHT, LineChart, type Mark } from "@/ui/charts";
 import { Confirm } from "@/ui/confirm";
 import { Ask, Block, Empty, Room } from "@/ui/faces";
 import { Badge, Card, Choice, LinkButton, Page, Stat, Time } from "@/ui/parts";
@@ -13,14 +13,14 @@ import { useLive, usePoll } from "@/ui/providers";
 import { Table } from "@/ui/table";
 import { complain, say } from "@/ui/toasts";
 import { useIdParam } from "@/ui/use-query-param";
-import { mergeLines, pickMarks, thin } from "./run.model";
+import { addLive, addPage, countRecoveries, pickMarks, shortenIds, showLoss, thin, type Feed } from "./run.model";
 import { VNodeGraph } from "./vnode-graph";
 
 const ENDED = new Set(["succeeded", "failed", "stopped"]);
 const POINTS_MAX = 600;
-const CURVE_HEIGHT = 280;
+const CURVE_HEIGHT = 320;
 const MARKS_MAX = 40;
-const ROUTINE_MARKS_MAX = 5;
+const ROUTINE_MARKS_MAX = 2;
 const MARK_COLOURS: Record<string, string> = { failure: "var(--bad)", recovery: "var(--ok)", placement: "var(--busy)" };
 
 export function RunPage() {
@@ -90,10 +90,10 @@ function Detail({ detail }: { detail: RunDetail }) {
         <Card>
           <dl className="grid grid-cols-2 gap-4 sm:grid-cols-3 lg:grid-cols-6">
             <Stat name="Step" value={showCount(run.step)} unit={`of ${showCount(run.steps)}`} />
-            <Stat name="Loss" value={last?.loss?.toPrecision(4) ?? "–"} />
+            <Stat name="Loss" value={last?.loss === undefined || last.loss === null ? "–" : showLoss(last.loss)} />
             <Stat name="Speed" value={last?.samples_per_second ? last.samples_per_second.toFixed(1) : "–"} unit="samples/s" />
-            <Stat name="Checkpoint" value={showCount(run.checkpoint_step)} unit="step" />
-            <Stat name="Recoveries" value={showCount(run.recoveries)} />
+            <Stat name="Last checkpoint" value={<><span className="text-sm font-normal text-soft">step </span>{showCount(run.checkpoint_step)}</>} />
+            <Stat name="Recoveries" value={showCount(countRecoveries(lines))} />
             <Stat name="Same bits as one machine" value={run.inexact_from_step ? `until step ${run.inexact_from_step}` : "yes"} />
           </dl>
         </Card>
@@ -115,20 +115,19 @@ function Detail({ detail }: { detail: RunDetail }) {
 function useLines(runId: string, ended: boolean): RunLine[] {
   const poll = usePoll();
   const [lines, setLines] = useState<RunLine[]>([]);
-  const after = useRef(0);
-  const add = (fresh: RunLine[]) => {
-    if (!fresh.length) return;
-    after.current = Math.max(after.current, ...fresh.map((line) => line.id));
-    setLines((before) => mergeLines(before, fresh));
+  const feed = useRef<Feed<RunLine>>({ lines: [], after: 0 });
+  const take = (next: Feed<RunLine>) => {
+    feed.current = next;
+    setLines(next.lines);
   };
   useEffect(() => {
     let gone = false;
     let timer = 0;
     const load = async () => {
       try {
-        const page = await getRunFeed(runId, after.current);
+        const page = await getRunFeed(runId, feed.current.after);
         if (gone) return;
-        add(page.lines);
+        take(addPage(feed.current, page.lines));
         const more = page.lines.length >= 500;
         if (more || !ended) timer = window.setTimeout(() => void load(), more ? 0 : poll ? 2_000 : 5_000);
       } catch {
@@ -141,14 +140,16 @@ function useLines(runId: string, ended: boolean): RunLine[] {
       window.clearTimeout(timer);
     };
   }, [runId, ended, poll]);
-  useLive({ frame: (frame) => frame.runs.filter((run) => run.run_id === runId).forEach((run) => add(run.lines)) }, { run: runId });
+  useLive({ frame: (frame) => frame.runs.filter((run) => run.run_id === runId).forEach((run) => take(addLive(feed.current, run.lines))) }, { run: runId });
   return lines;
 }
 
 const CURVES = {
-  loss: { name: "Loss", colour: "var(--accent)", of: (line: RunLine) => line.loss ?? null, show: (y: number) => y.toPrecision(3) },
+  loss: { name: "Loss", colour: "var(--accent)", of: (line: RunLine) => line.loss ?? null, show: showLoss },
   throughput: { name: "Samples per second", colour: "var(--busy)", of: (line: RunLine) => line.samples_per_second || null, show: (y: number) => y.toFixed(y < 10 ? 1 : 0) },
 };
+
+const showStep = (x: number) => `step ${showCount(Math.round(x))}`;
 
 function Curve({ lines }: { lines: RunLine[] }) {
   const [what, setWhat] = useState<keyof typeof CURVES>("loss");
@@ -174,9 +175,9 @@ function Curve({ lines }: { lines: RunLine[] }) {
       }
     >
       {/* As high before the first steps as with them: nothing below moves when they come. */}
-      <div className="grid content-center" style={{ aspectRatio: `${CHART_WIDTH} / ${CURVE_HEIGHT}` }}>
+      <div className="grid content-center" style={{ minHeight: CURVE_HEIGHT + CAPTION_HEIGHT }}>
         {points.length > 1 ? (
-          <LineChart label={`${curve.name} by step`} height={CURVE_HEIGHT} log={scale === "log"} marks={marks} series={[{ name: curve.name, colour: curve.colour, area: scale === "linear", points }]} showX={(x) => `step ${Math.round(x)}`} showY={curve.show} />
+          <LineChart label={`${curve.name} by step`} height={CURVE_HEIGHT} log={scale === "log"} marks={marks} series={[{ name: curve.name, colour: curve.colour, area: scale === "linear", points }]} showX={showStep} showY={curve.show} />
         ) : (
           <Empty title="No steps yet">The curve begins with the first two.</Empty>
         )}
@@ -207,7 +208,7 @@ function Marks({ lines }: { lines: RunLine[] }) {
               <li key={line.id} className="grid grid-cols-[6rem_1fr_max-content] gap-3 border-b border-line px-4 py-2 text-sm last:border-0 sm:px-5">
                 <span style={{ color: MARK_COLOURS[line.kind] ?? "var(--soft)" }}>{line.kind}</span>
                 <span className="min-w-0 break-words">
-                  {line.message} <span className="text-soft">step {line.step}</span>
+                  {shortenIds(line.message)} {line.message.includes(`step ${line.step} `) ? null : <span className="text-soft">step {showCount(line.step)}</span>}
                 </span>
                 <Time at={line.at} />
               </li>

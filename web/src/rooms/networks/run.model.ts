@@ -7,6 +7,27 @@ export function mergeLines<T extends { id: number }>(before: T[], fresh: T[]): T
   return [...all.values()].sort((a, b) => a.id - b.id);
 }
 
+export interface Feed<T> {
+  lines: T[];
+  /** Everything up to here has been asked for. */
+  after: number;
+}
+
+export function addPage<T extends { id: number }>(feed: Feed<T>, page: T[]): Feed<T> {
+  if (!page.length) return feed;
+  return { lines: mergeLines(feed.lines, page), after: page.reduce((most, line) => Math.max(most, line.id), feed.after) };
+}
+
+/** What the stream brings says nothing of what came before it: that is still asked for, page by page. */
+export function addLive<T extends { id: number }>(feed: Feed<T>, fresh: T[]): Feed<T> {
+  return fresh.length ? { lines: mergeLines(feed.lines, fresh), after: feed.after } : feed;
+}
+
+/** Ids in the hub's words as they stand elsewhere on the page. */
+export function shortenIds(words: string): string {
+  return words.replace(/\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{4}([0-9a-f]{8})\b/g, "$1");
+}
+
 /** Of each stretch the lowest and the highest point: no spike is lost. A step that was run again counts once, by its last value. */
 export function thin(points: { x: number; y: number }[], most: number): { x: number; y: number }[] {
   const once = [...new Map(points.map((point) => [point.x, point])).values()].sort((a, b) => a.x - b.x);
@@ -20,6 +41,16 @@ export function thin(points: { x: number; y: number }[], most: number): { x: num
     kept.push(...(low.x < high.x ? [low, high] : low.x > high.x ? [high, low] : [low]));
   }
   return kept;
+}
+
+/** Marks of the curve, and no counter of the hub: that one counts losses since the last checkpoint alone. */
+export function countRecoveries(lines: { kind: string }[]): number {
+  return lines.filter((line) => line.kind === "recovery").length;
+}
+
+/** Three figures that count, without a row of noughts before them. */
+export function showLoss(loss: number): string {
+  return loss !== 0 && Math.abs(loss) < 0.001 ? loss.toExponential(2) : loss.toPrecision(3);
 }
 
 const ROUTINE = new Set(["checkpoint", "audit"]);

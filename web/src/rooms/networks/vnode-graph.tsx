@@ -6,6 +6,8 @@ import { showId } from "@/lib/words";
 import { layGraph } from "./graph.model";
 
 const COLOURS = ["--tier-3060", "--tier-gtx", "--tier-3090", "--tier-5090", "--tier-3080", "--tier-4090", "--tier-20", "--tier-4070"];
+// A wide graph shrinks to its card, down to this many pixels; below them it is scrolled.
+const LEGIBLE = 640;
 const [BOX, HIGH, GAP_X, GAP_Y] = [132, 46, 44, 22];
 
 export function VNodeGraph({ network, detail }: { network: NetworkDetail; detail: RunDetail }) {
@@ -27,7 +29,7 @@ export function VNodeGraph({ network, detail }: { network: NetworkDetail; detail
   const words = vnodes.map((vnode) => `${vnode.id} on ${seatOf.get(vnode.id) ?? "no seat"}`);
   return (
     <div className="overflow-x-auto" tabIndex={0} role="region" aria-label="VNodes">
-      <svg role="img" aria-label={`VNodes and their seats: ${words.join(", ")}`} viewBox={`0 0 ${width} ${height}`} width={width} height={height} className="block max-w-none">
+      <svg role="img" aria-label={`VNodes and their seats: ${words.join(", ")}`} viewBox={`0 0 ${width} ${height}`} className="block h-auto w-full" style={{ maxWidth: width, minWidth: Math.min(width, LEGIBLE) }}>
         {network.edges.map((edge) => {
           const [from, to] = [at(edge.source), at(edge.target)];
           const [x1, y1, x2, y2] = [from.x + BOX, from.y + HIGH / 2, to.x, to.y + HIGH / 2];
@@ -44,7 +46,7 @@ export function VNodeGraph({ network, detail }: { network: NetworkDetail; detail
                 {cut(vnode.id)}
               </text>
               <text x={x + 10} y={y + 36} fontSize="12" fill="var(--soft)">
-                {cut(`${vnode.block} · ${seatOf.get(vnode.id) ?? "–"}`)}
+                {cut(vnode.block)}
               </text>
             </g>
           );

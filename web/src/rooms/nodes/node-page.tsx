@@ -168,7 +168,7 @@ function WhyIdle({ node }: { node: Node }) {
               <ul className="grid gap-1 text-sm">
                 {found.gates.map((gate) => (
                   <li key={gate.gate}>
-                    {showEnum(gate.gate)}: {countOf(gate.slice_count, "slice")} {gate.slice_count === 1 ? "asks" : "ask"} for something else
+                    <span className="text-soft">{showEnum(gate.gate)}:</span> does not fit {countOf(gate.slice_count, "slice")}
                   </li>
                 ))}
               </ul>
@@ -247,10 +247,10 @@ function Trust({ node }: { node: Node }) {
 }
 
 const WORK: Column<Attempt>[] = [
-  { name: "Job and slice", cell: (item) => <span className="figure">{item.job_id ? showId(item.job_id) : "job"} · {item.slice_index}</span> },
-  { name: "Slot", cell: (item) => <span>{item.slot} <span className="text-soft">{item.tier ? showTier(item.tier) : ""}</span></span> },
+  { name: "Job and slice", cell: (item) => <span className="figure whitespace-nowrap">{item.job_id ? showId(item.job_id) : "job"} · {item.slice_index}</span> },
+  { name: "Slot", wide: true, cell: (item) => <span>{item.slot} <span className="text-soft">{item.tier ? showTier(item.tier) : ""}</span></span> },
   { name: "State", cell: (item) => <Ending attempt={item} /> },
-  { name: "Ran", right: true, cell: (item) => (item.run_seconds === null || item.run_seconds === undefined ? "–" : showDuration(item.run_seconds)) },
+  { name: "Ran", right: true, wide: true, cell: (item) => (item.run_seconds === null || item.run_seconds === undefined ? "–" : showDuration(item.run_seconds)) },
   { name: "Rate", right: true, wide: true, cell: (item) => (item.rate_microcredits_per_hour === null || item.rate_microcredits_per_hour === undefined ? "–" : <Price of={item.rate_microcredits_per_hour} />) },
   { name: "Leased", right: true, cell: (item) => <Time at={item.leased_at} /> },
 ];

@@ -83,7 +83,7 @@ function Charts() {
   const showY = (y: number) => showCount(Math.round(y));
   return (
     <Card title="Fleet and queue" action={<Choice label="Span" value={span} options={SPANS} onChange={setSpan} show={(each) => SPAN_NAMES[each]} />}>
-      <Ask query={history} loading={<Block className="h-56" />} isEmpty={(found) => found.points.length < 2} empty={<Empty title="Not enough history yet">A point is kept every minute.</Empty>}>
+      <Ask query={history} loading={<Block className="h-[552px] xl:h-[264px]" />} isEmpty={(found) => found.points.length < 2} empty={<Empty title="Not enough history yet">A point is kept every minute.</Empty>}>
         {({ points }) => {
           const at = (pick: (point: (typeof points)[number]) => number) => points.map((point) => ({ x: point.at.getTime(), y: pick(point) }));
           return (

@@ -25,8 +25,8 @@ function ByLink({ token }: { token: string }) {
     mutate();
   }, [mutate]);
   return (
-    <Page title="Sign in">
-      <Card className="max-w-md">
+    <Page slim title="Sign in">
+      <Card>
         {enter.error ? (
           <div role="alert" className="grid gap-3">
             <p>{enter.error.message}</p>
@@ -48,8 +48,8 @@ function ByHand() {
   const open = hub.data?.sign_up !== "closed";
   const [way, setWay] = useState<(typeof WAYS)[number]>(params.get("new") ? "up" : "in");
   return (
-    <Page title={way === "in" || !open ? "Sign in" : "Create an account"}>
-      <Card className="max-w-md">
+    <Page slim title={way === "in" || !open ? "Sign in" : "Create an account"} lead="With one account you hand in jobs, lend machines and hold credits.">
+      <Card>
         <div className="grid gap-5">
           {open ? <Choice label="Way in" value={way} options={WAYS} onChange={setWay} show={(each) => (each === "in" ? "I have an account" : "I am new")} /> : null}
           {way === "in" || !open ? <SignInForm /> : <SignUpForm byInvite={hub.data?.sign_up === "invite"} />}

@@ -2,11 +2,12 @@
 // Hand in a job: what it costs is asked while you type, and what you click can be typed, too.
 
 import { keepPreviousData, useMutation, useQuery } from "@tanstack/react-query";
+import Link from "next/link";
 import { useRouter, useSearchParams } from "next/navigation";
 import { useEffect, useMemo, useState, type FormEvent } from "react";
-import { getJobWhy, getQuote, getRateCard, getSpec, newKey, submitJob, type Quote } from "@/lib/api/gateway";
+import { getCredits, getJobWhy, getQuote, getRateCard, getSpec, newKey, submitJob, type Quote } from "@/lib/api/gateway";
 import { parseCredits, toWire } from "@/lib/money";
-import { countOf, showDuration, showTier } from "@/lib/words";
+import { countOf, showDuration, showRegion, showTier } from "@/lib/words";
 import { Block, Problem, Room } from "@/ui/faces";
 import { Amount, Button, Card, Choice, CopyBox, Field, Page, Price, Tier } from "@/ui/parts";
 import { Table } from "@/ui/table";
@@ -66,7 +67,7 @@ function Form({ start }: { start: Draft }) {
           <div className="grid gap-4">
             <div className="grid gap-4 sm:grid-cols-2">
               <Field label="Name">{(props) => <input {...props} value={draft.name} maxLength={200} onChange={(event) => set("name", event.target.value)} />}</Field>
-              <Field label="Slices" hint="It runs so many times, numbered from 0" error={faults.slices}>
+              <Field label="Slices" hint="How often it runs: each run is a slice with its own number, from 0" error={faults.slices}>
                 {(props) => <input {...props} type="number" min={1} max={100000} value={draft.slices} onChange={(event) => set("slices", Number(event.target.value))} />}
               </Field>
             </div>
@@ -193,11 +194,13 @@ function LiveQuote({ draft, ceiling, broken }: { draft: Draft; ceiling: bigint |
 }
 
 function QuoteBody({ quote }: { quote: Quote }) {
+  const credits = useQuery({ queryKey: ["credits", "balance"], queryFn: getCredits });
+  const isShort = credits.data !== undefined && credits.data.available_microcredits < quote.hold_microcredits;
   return (
-    <div className="grid gap-4" data-testid="quote">
+    <div className="grid grid-cols-[minmax(0,1fr)] gap-4" data-testid="quote">
       <div>
         <p className="text-sm text-soft">Likely cost</p>
-        <p className="text-3xl font-semibold">{quote.cost ? <Amount of={quote.cost.likely_microcredits} /> : "nobody can run it now"}</p>
+        <p className="text-3xl font-semibold">{quote.cost ? <Amount of={quote.cost.likely_microcredits} /> : "Nobody could run it"}</p>
         {quote.cost ? (
           <p className="text-sm text-soft">
             from <Amount of={quote.cost.low_microcredits} /> to <Amount of={quote.cost.high_microcredits} />
@@ -211,6 +214,12 @@ function QuoteBody({ quote }: { quote: Quote }) {
         <dd className="figure text-right">{showDuration(quote.seconds_likely)}</dd>
         <dt className="text-soft">Set aside until it ends</dt>
         <dd className="text-right"><Amount of={quote.hold_microcredits} /></dd>
+        {credits.data ? (
+          <>
+            <dt className="text-soft">You have</dt>
+            <dd className={`text-right ${isShort ? "text-bad" : ""}`}><Amount of={credits.data.available_microcredits} /></dd>
+          </>
+        ) : null}
         <dt className="text-soft">Never dearer than</dt>
         <dd className="text-right"><Price of={quote.ceiling_microcredits_per_hour} /></dd>
         {quote.owners_earn ? (
@@ -221,6 +230,12 @@ function QuoteBody({ quote }: { quote: Quote }) {
         ) : null}
       </dl>
       <p className="text-sm">{quote.why}</p>
+      {quote.cost ? null : <p className="text-sm">Ask for less. Or submit it as it is: it waits, and its page says what would let it run.</p>}
+      {isShort ? (
+        <p className="text-sm text-bad">
+          Not enough to be set aside. <Link className="underline" href="/wallet/">Top up</Link>, or choose a lower ceiling, a shorter time limit or fewer slices.
+        </p>
+      ) : null}
       {quote.places.length ? (
         <div className="-mx-4 sm:-mx-5">
           <Table
@@ -229,7 +244,7 @@ function QuoteBody({ quote }: { quote: Quote }) {
             keyOf={(place) => `${place.tier} ${place.region}`}
             columns={[
               { name: "Tier", cell: (place) => <span title={place.refusal_words ?? undefined} className={place.refusal ? "text-soft line-through" : ""}><Tier tier={place.tier} /></span> },
-              { name: "Region", cell: (place) => place.region },
+              { name: "Region", cell: (place) => showRegion(place.region) },
               { name: "Free", right: true, cell: (place) => `${place.free_count} / ${place.slot_count}` },
               { name: "Price", right: true, cell: (place) => <Price of={place.price_microcredits_per_hour} /> },
             ]}

@@ -41,11 +41,11 @@ export function PayWhyCard() {
             rows={found.attempts}
             keyOf={(each) => each.attempt_id}
             columns={[
-              { name: "Why", cell: (each) => <span className="block min-w-64">{each.words}</span> },
+              { name: "Why", cell: (each) => <span className="block md:min-w-64">{each.words}</span> },
               { name: "Mark", cell: (each) => <Badge state={each.mark} /> },
-              { name: "Metered", right: true, cell: (each) => (each.metered_seconds === null || each.metered_seconds === undefined ? "–" : showDuration(each.metered_seconds)) },
-              { name: "Due", right: true, wide: true, cell: (each) => <Amount of={each.due_to_owner_microcredits} exact /> },
-              { name: "Earned", right: true, cell: (each) => <Amount of={each.earned_microcredits} exact /> },
+              { name: "Metered", right: true, wide: true, cell: (each) => (each.metered_seconds === null || each.metered_seconds === undefined ? "–" : showDuration(each.metered_seconds)) },
+              { name: "Due", right: true, wide: true, cell: (each) => <Amount of={each.due_to_owner_microcredits} exact column /> },
+              { name: "Earned", right: true, cell: (each) => <Amount of={each.earned_microcredits} exact column /> },
             ]}
           />
         )}

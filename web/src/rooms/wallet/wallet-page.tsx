@@ -211,7 +211,7 @@ function TopUps() {
   const columns: Column<TopUp>[] = [
     { name: "Amount", cell: (each) => <Amount of={each.amount_microcredits} /> },
     { name: "State", cell: (each) => <Badge state={each.state} /> },
-    { name: "Cash", right: true, cell: (each) => showCash(each.amount_minor, each.currency) },
+    { name: "Cash", right: true, wide: true, cell: (each) => showCash(each.amount_minor, each.currency) },
     { name: "Asked", right: true, cell: (each) => <Time at={each.created_at} /> },
   ];
   return (
@@ -262,9 +262,9 @@ function Holds() {
             columns={[
               { name: "Job", cell: (hold) => <span className="inline-block max-w-64 truncate align-bottom">{hold.name || "unnamed"}</span> },
               { name: "State", cell: (hold) => <Badge state={hold.state} /> },
-              { name: "Set aside", right: true, cell: (hold) => <Amount of={hold.held_microcredits} exact /> },
-              { name: "Paid so far", right: true, cell: (hold) => <Amount of={hold.charged_microcredits} exact /> },
-              { name: "Submitted", right: true, cell: (hold) => <Time at={hold.created_at} /> },
+              { name: "Set aside", right: true, cell: (hold) => <Amount of={hold.held_microcredits} exact column /> },
+              { name: "Paid so far", right: true, wide: true, cell: (hold) => <Amount of={hold.charged_microcredits} exact column /> },
+              { name: "Submitted", right: true, wide: true, cell: (hold) => <Time at={hold.created_at} /> },
             ]}
           />
         )}
@@ -273,11 +273,22 @@ function Holds() {
   );
 }
 
+// The words of the tiles above, with whose it is where both sides have one.
+const SIDES: Record<string, string> = {
+  submitter_available: "to spend",
+  submitter_held: "submitter, set aside",
+  owner_pending: "owner, held back",
+  owner_available: "earned",
+  world: "outside the grid",
+  payout_clearing: "on its way out",
+  receivable: "owed",
+};
+
 const LINES: Column<TransferLine>[] = [
   { name: "What", cell: (line) => <span className="font-medium">{showEnum(line.kind)}</span> },
-  { name: "From", wide: true, cell: (line) => showEnum(line.source) },
-  { name: "To", wide: true, cell: (line) => showEnum(line.target) },
-  { name: "Amount", right: true, cell: (line) => <span className={line.flow === "in" ? "text-ok" : line.flow === "out" ? "text-ink" : "text-soft"}>{line.flow === "in" ? "+" : line.flow === "out" ? "−" : ""}<Amount of={line.amount_microcredits} exact /></span> },
+  { name: "From", wide: true, cell: (line) => SIDES[line.source] ?? showEnum(line.source) },
+  { name: "To", wide: true, cell: (line) => SIDES[line.target] ?? showEnum(line.target) },
+  { name: "Amount", right: true, cell: (line) => <span className={line.flow === "in" ? "text-ok" : line.flow === "out" ? "text-ink" : "text-soft"}>{line.flow === "in" ? "+" : line.flow === "out" ? "−" : ""}<Amount of={line.amount_microcredits} exact column /></span> },
   { name: "When", right: true, cell: (line) => <Time at={line.at} /> },
 ];
 
