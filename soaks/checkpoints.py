@@ -3,10 +3,12 @@
 Kills: agent, runner and job go with -9 at a random moment, twice in each run; the run goes on on another machine. Its
 result must be that of an undisturbed run, and no more than one interval of work may be lost each time. Returns: the
 owner sits down at a random moment; the machine must be free within two seconds, also of a job that does not listen.
-Before that somebody claims in the machine's name what was never saved, which must earn nothing. Money is checked to
-the microcredit.
+Before that somebody claims in the machine's name what was never saved, which must earn nothing. Forgers: a machine
+saves nonsense of a plausible age and vanishes; two strangers fail on it, the run must end all the same, with the
+result of an undisturbed one, and the forger must have earned nothing and be suspect. Money is checked to the
+microcredit.
 
-    python -m soaks.checkpoints [--kills N] [--returns N] [--every SECONDS] [--seed N]
+    python -m soaks.checkpoints [--kills N] [--returns N] [--forgers N] [--every SECONDS] [--seed N]
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
+
+import asyncpg
 
 from computepool.hub.store.embedded import EmbeddedPostgres
 from computepool.sdk import Client
@@ -36,7 +41,7 @@ from tests.support.checkpoint_story import (
     train_at_home,
     wait_for,
 )
-from tests.support.forged_checkpoints import FORGERIES, send_forgeries
+from tests.support.forged_checkpoints import FORGERIES, save_nonsense, send_forgeries
 from tests.support.hub_process import HubProcess
 from tests.support.owner_seat import Chair, measure_freeing
 from tests.support.people import Person, sign_up
@@ -57,6 +62,30 @@ class Return:
     charged_microcredits: int
 
 
+@dataclass(frozen=True)
+class Forgery:
+    """One machine that saved nonsense, and what it has come to."""
+
+    saved_seconds: int
+    verdict: str
+    standing: str | None
+    # Of its owner, pending and free.
+    earned_microcredits: int
+
+    @property
+    def is_found_out(self) -> bool:
+        return (self.verdict, self.standing, self.earned_microcredits) == ("forged", "suspect", 0)
+
+
+FORGERY = """
+SELECT k.verdict::text, t.standing::text, (
+           SELECT coalesce(sum(abs(l.balance)), 0)::bigint FROM ledger_accounts l
+            WHERE l.id IN ('owner_pending/' || n.account_id, 'owner_available/' || n.account_id)) AS balance
+  FROM attempt_checkpoints k JOIN attempts a ON a.id = k.attempt_id JOIN nodes n ON n.id = a.node_id
+  LEFT JOIN node_trust t ON t.node_id = n.id
+ WHERE k.attempt_id = $1 AND k.verdict IS NOT NULL"""
+
+
 class Fleet:
     """Agents that are started as they are needed, and end with the soak."""
 
@@ -66,11 +95,11 @@ class Fleet:
         self.agents: list[AgentProcess] = []
         self._count = 0
 
-    def start(self, **settings: object) -> AgentProcess:
+    def start(self, *, owner: Person | None = None, **settings: object) -> AgentProcess:
         self._count += 1
         name = f"machine-{self._count}"
         options = {"profile": "cpu-only", "cpu_slots": 1, **settings}
-        agent = AgentProcess(hub_url=self._hub.url, owner=self._owner, root=self._root, name=name, **options)
+        agent = AgentProcess(hub_url=self._hub.url, owner=owner or self._owner, root=self._root, name=name, **options)
         self.agents.append(agent.start())
         return agent
 
@@ -136,6 +165,48 @@ async def take_machine_back(
     return taken
 
 
+async def forge_checkpoints(
+    client: Client, fleet: Fleet, dsn: str, root: Path, *, forgers: int, every_seconds: int
+) -> list[Forgery]:
+    (root / "alone").mkdir()
+    undisturbed = train_at_home(root / "alone")
+    found: list[Forgery] = []
+    for _ in range(forgers):
+        forger = fleet.start(owner=sign_up(fleet.hub_url))
+        # Forged, failed on twice, begun anew and taken over; the fifth brings it to its end.
+        job = submit(client, every_seconds=every_seconds, fast_from=5)
+        attempt = wait_for(lambda job=job: list_attempts(job), "an attempt")[0]
+        wait_for(lambda forger=forger, attempt=attempt: find_log([forger], attempt.id), "its job to begin")
+        time.sleep(1.5)
+        saved_seconds = await save_nonsense(fleet.hub_url, forger, attempt.id)
+        forger.kill(with_runners=True)
+        fleet.agents.remove(forger)
+        for _ in range(2):
+            fleet.start(owner=sign_up(fleet.hub_url))
+        killed, _ = kill_holder(job, fleet.agents, number=4, seconds=0.0, is_saved=True)
+        fleet.agents.remove(killed)
+        assert job.wait(timeout=300).state == "succeeded"
+        assert [a.cause for a in list_attempts(job)[1:3]] == ["exit_code", "exit_code"], list_attempts(job)
+        assert read_result(job, root / str(job.id)) == undisturbed, f"job {job.id} came to another result"
+        found.append(await find_forgery(dsn, attempt.id, saved_seconds))
+        await check_books(dsn, job.id)
+        print(f"forger {len(found)}: {found[-1]}", flush=True)
+        fleet.end()
+    return found
+
+
+async def find_forgery(dsn: str, attempt_id: UUID, saved_seconds: int) -> Forgery:
+    """Once the settler has looked at it."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        async with asyncio.timeout(120):
+            while not (row := await conn.fetchrow(FORGERY, attempt_id)):
+                await asyncio.sleep(0.2)
+    finally:
+        await conn.close()
+    return Forgery(saved_seconds, row["verdict"], row["standing"], row["balance"])
+
+
 async def run(args: argparse.Namespace) -> int:
     rng = random.Random(args.seed)
     with tempfile.TemporaryDirectory(prefix="cp-soak-") as folder:
@@ -157,16 +228,17 @@ async def run(args: argparse.Namespace) -> int:
                 if args.returns
                 else []
             )
+            forged = await forge_checkpoints(client, fleet, dsn, root, forgers=args.forgers, every_seconds=args.every)
             client.close()
         finally:
             if fleet is not None:
                 fleet.end()
             hub.kill()
             await server.stop()
-    return report(losses, taken, every_seconds=args.every)
+    return report(losses, taken, forged, every_seconds=args.every)
 
 
-def report(losses: list[Loss], taken: list[Return], *, every_seconds: int) -> int:
+def report(losses: list[Loss], taken: list[Return], forged: list[Forgery], *, every_seconds: int) -> int:
     too_much = [loss for loss in losses if loss.lost_seconds > every_seconds]
     freed = [each.freed_seconds for each in taken]
     too_late = [seconds for seconds in freed if seconds >= FREED_SECONDS]
@@ -189,13 +261,20 @@ def report(losses: list[Loss], taken: list[Return], *, every_seconds: int) -> in
             f"{saved_seconds} s; 0 for the {later_seconds:.0f} s after it, "
             f"and 0 for {len(FORGERIES) * len(taken)} checkpoints that were forged or empty"
         )
-    return 1 if too_much or too_late else 0
+    found_out = [each for each in forged if each.is_found_out]
+    if forged:
+        print(
+            f"{len(forged)} forgers saved nonsense worth {sum(each.saved_seconds for each in forged)} s; "
+            f"earned nothing and suspect: {len(found_out)}; every result as undisturbed"
+        )
+    return 1 if too_much or too_late or len(found_out) < len(forged) else 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--returns", type=int, default=50)
+    parser.add_argument("--forgers", type=int, default=3)
     parser.add_argument("--every", type=int, default=8, help="the jobs' interval between checkpoints, in seconds")
     parser.add_argument("--seed", type=int, default=1)
     return asyncio.run(run(parser.parse_args()))

@@ -54,6 +54,7 @@ ENUMS = {
     "priority_class": PriorityClass,
     "preference": Preference,
     "receipt_state": ReceiptState,
+    **checkpoint_rows.ENUMS,
     **ledger_rows.ENUMS,
     **payment_rows.ENUMS,
     **dispute_rows.ENUMS,

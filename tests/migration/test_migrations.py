@@ -312,3 +312,21 @@ async def test_nodes_that_networks_found_wrong_stand_so_for_everything_and_what_
         assert await conn.fetchval("SELECT count(serving_since) FROM node_trust") == 0, "none has passed probation"
         left = await conn.fetch("SELECT node_id, effect::text FROM trust_effects ORDER BY id")
         assert [tuple(row) for row in left] == [(suspect, "retro_audit"), (suspect, "forfeit_pay")]
+
+
+async def test_what_slices_go_on_from_is_known_of_their_attempts_too(empty_dsn, monkeypatch):
+    await migrate_up_to_before(empty_dsn, "0033", monkeypatch)
+    async with connected(empty_dsn) as conn:
+        submitter, owner = [await insert_account(conn) for _ in range(2)]
+        async with conn.transaction():
+            await give_credits(conn, submitter, 1_000)
+        [attempt_id] = (await insert_pay(conn, owner_id=owner, submitter_id=submitter, prices=[100])).attempt_ids
+        saved = "INSERT INTO job_checkpoints (job_id, slice_index, attempt_id, attempt_number, number, sha256, files,"
+        await conn.execute(
+            saved + " size_bytes) SELECT job_id, slice_index, id, number, 3, sha256('x'), '[{}]', 1 FROM attempts"
+            " WHERE id = $1",
+            attempt_id,
+        )
+        await migrate(empty_dsn)
+        rows = await conn.fetch("SELECT attempt_id, number, left_out_after, verdict FROM attempt_checkpoints")
+        assert [tuple(row) for row in rows] == [(attempt_id, 3, None, None)]

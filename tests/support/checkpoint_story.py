@@ -222,7 +222,7 @@ async def check_books(dsn: str, job_id: UUID) -> None:
     if job["finished_at"] is not None:
         held = sum(t["amount"] for t in moved if t["target_id"].startswith("submitter_held/"))
         given = sum(t["amount"] for t in moved if t["source_id"].startswith("submitter_held/"))
-        back = sum(t["amount"] for t in moved if t["target_id"].startswith("submitter_available/"))
+        back = sum(t["amount"] for t in moved if t["kind"] == "refund")
         assert held == given == charged + back
 
 

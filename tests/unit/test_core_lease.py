@@ -143,6 +143,13 @@ def test_without_retries_the_first_failure_is_the_last():
     assert decision.slice.state is SliceState.FAILED
 
 
+def test_a_failure_that_may_be_anothers_doing_is_forgiven_and_spends_no_retry():
+    report = make_report(exit_code=1, cause=Cause.EXIT_CODE)
+    decision = decided(decide_report(make_slice(retries=0), make_attempt(), [], report, forgiven=True))
+    assert (decision.slice.state, decision.slice.failure_count) == (SliceState.QUEUED, 0)
+    assert decision.attempts[0].state is AttemptState.FAILED
+
+
 @pytest.mark.parametrize("cause", NOT_THE_SUBMITTERS_FAULT)
 def test_an_end_that_is_not_the_submitters_fault_spends_no_retry(cause):
     slice_ = make_slice(retries=0)

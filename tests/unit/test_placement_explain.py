@@ -334,6 +334,10 @@ def test_a_failure_that_is_tried_again_tells_how_many_retries_are_left():
     assert "retry 2 of 2, none left after it" in explain_end(make_ended(failure_count=2)).next_words
 
 
+def test_a_failure_that_was_forgiven_is_told_to_spend_no_retry():
+    assert "this end spends no retry" in explain_end(make_ended(failure_count=0)).next_words
+
+
 def test_a_lost_node_spends_no_retry_and_may_still_deliver():
     end = explain_end(make_ended(cause=Cause.NODE_VANISHED, state=AttemptState.LOST, failure_count=0))
     assert "spends no retry" in end.next_words

@@ -88,7 +88,8 @@ def _say_next(ended: Ended) -> str:
     tried += ", on another node if one is free"
     if ended.is_saved:
         tried += ", from its last checkpoint"
-    if not spends_retry(ended.cause):
+    # Failures on a checkpoint that nobody has gone on from are forgiven, so that none may be counted yet.
+    if not spends_retry(ended.cause) or not ended.failure_count:
         late = " If this node still delivers first, its result counts." if ended.state is AttemptState.LOST else ""
         return f"{tried}; this end spends no retry.{late}"
     left = max(0, ended.retries - ended.failure_count)

@@ -92,11 +92,18 @@ class Refusal:
 
 
 def decide_report(
-    slice_: Slice, attempt: Attempt, siblings: Sequence[Attempt], report: Report, *, withheld: bool = False
+    slice_: Slice,
+    attempt: Attempt,
+    siblings: Sequence[Attempt],
+    report: Report,
+    *,
+    withheld: bool = False,
+    forgiven: bool = False,
 ) -> Decision | Refusal:
     """Judge a completion. `siblings` are the slice's other attempts that may still be live.
 
-    `withheld`: a result is kept back until somebody else has got the same.
+    `withheld`: a result is kept back until somebody else has got the same. `forgiven`: a failure that may be
+    another's doing, by what it began with, spends no retry.
     """
     if attempt.state in ATTEMPT_TERMINAL:
         if attempt.report_sha256 == report.sha256:
@@ -106,7 +113,7 @@ def decide_report(
         return Refusal(f"the slice is {slice_.state.value} already")
     if report.cause is None:
         return _accept(slice_, attempt, siblings, report, withheld=withheld)
-    return _record_failure(slice_, attempt, report, report.cause)
+    return _record_failure(slice_, attempt, report, report.cause, forgiven=forgiven)
 
 
 def decide_last_report(
@@ -174,7 +181,7 @@ def _accept(
     return Decision(slice=ended, attempts=(succeeded, *beaten))
 
 
-def _record_failure(slice_: Slice, attempt: Attempt, report: Report, cause: Cause) -> Decision:
+def _record_failure(slice_: Slice, attempt: Attempt, report: Report, cause: Cause, *, forgiven: bool) -> Decision:
     failed = replace(
         attempt,
         state=move_attempt(attempt.state, AttemptEvent.REPORTED_FAILED),
@@ -188,11 +195,12 @@ def _record_failure(slice_: Slice, attempt: Attempt, report: Report, cause: Caus
     if checkpointed and slice_.attempt_count < ATTEMPTS_MAX:
         queued = replace(slice_, state=move_slice(slice_.state, SliceEvent.ATTEMPT_ENDED), avoid_node_id=None)
         return Decision(slice=queued, attempts=(failed,), accepted=False)
-    return Decision(slice=_requeue_or_fail(slice_, attempt, cause), attempts=(failed,), accepted=False)
+    requeued = _requeue_or_fail(slice_, attempt, cause, forgiven=forgiven)
+    return Decision(slice=requeued, attempts=(failed,), accepted=False)
 
 
-def _requeue_or_fail(slice_: Slice, attempt: Attempt, cause: Cause) -> Slice:
-    failure_count = slice_.failure_count + (1 if spends_retry(cause) else 0)
+def _requeue_or_fail(slice_: Slice, attempt: Attempt, cause: Cause, *, forgiven: bool = False) -> Slice:
+    failure_count = slice_.failure_count + (1 if spends_retry(cause) and not forgiven else 0)
     killed_count = slice_.killed_count + (1 if _is_further_kill(slice_, attempt, cause) else 0)
     again = is_tried_again(failure_count=failure_count, attempt_count=slice_.attempt_count, retries=slice_.retries)
     final = cause

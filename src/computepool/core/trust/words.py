@@ -96,6 +96,16 @@ def say_pay_wait(known: NodeTrust, wait: PayWait) -> str:
     )
 
 
+def say_proof_wait(wait: PayWait) -> str:
+    """The same for what was earned by a checkpoint alone."""
+    if wait.until is None:
+        return "Not released before its slice has ended: others could not go on from its checkpoint."
+    return (
+        "Not released before somebody has gone on from its checkpoint or its slice has ended, or "
+        f"{wait.until:%Y-%m-%d %H:%M} UTC if that is sooner."
+    )
+
+
 def _say_missing(known: NodeTrust) -> str:
     return f"{say_count(count_missing(known), 'right result')} to go"
 

@@ -27,6 +27,7 @@ from computepool.core.ledger.accounts import submitter_available
 from computepool.hub.config import HubSettings
 from computepool.hub.services import billing
 from computepool.hub.services.callers import NodeCaller
+from computepool.hub.services.checkpoint_proofs import Doubts, open_doubts
 from computepool.hub.services.deliveries import deliver, list_plain
 from computepool.hub.services.keyring import Keyring
 from computepool.hub.services.reports import Report, check_outputs, list_outputs, to_row
@@ -107,10 +108,11 @@ async def _judge_all(
         failed = [report.attempt_id for report in reports if report.completion.cause is not None]
         purse = await _open_purse(conn, failed, snapshot)
         intake = await open_intake(conn, reports, key=audit_key, now=snapshot.now)
+        doubts = await open_doubts(conn, [a for a, r in known if r.completion.cause is Cause.EXIT_CODE])
         kept: set[UUID] = set()
         for report in reports:
             try:
-                outcome = _judge(snapshot, present, purse, intake, report)
+                outcome = _judge(snapshot, present, purse, intake, doubts, report)
             except ComputePoolError as refusal:
                 answers.append(refusal)
                 continue
@@ -120,6 +122,7 @@ async def _judge_all(
                 snapshot.keep_receipt(report.receipt)
         await snapshot.apply(conn)
         await intake.write(conn)
+        await doubts.write(conn)
         if then is not None:
             await then(conn)
         await snapshot.post(conn)
@@ -162,6 +165,7 @@ def _judge(
     present: Mapping[tuple[AccountId, bytes], int],
     purse: _Purse,
     intake: Intake,
+    doubts: Doubts,
     report: Report,
 ) -> CompleteOutcome:
     completion, attempt_id = report.completion, report.attempt_id
@@ -175,7 +179,8 @@ def _judge(
     claim = ReportedEnd(completion.exit_code, cause, report.sha256)
     slice_, siblings = snapshot.slices[key], snapshot.list_live(key, but=attempt_id)
     withheld = cause is None and intake.is_withheld(attempt_id)
-    decision = decide_report(slice_, attempt, siblings, claim, withheld=withheld)
+    doubt = doubts.find(attempt, claim)
+    decision = decide_report(slice_, attempt, siblings, claim, withheld=withheld, forgiven=doubt is not None)
     if isinstance(decision, Refusal):
         raise StaleLease(f"The result came too late: {decision.reason}. Forget the attempt.")
     if not decision.repeated:
@@ -191,6 +196,8 @@ def _judge(
             decision = decide_last_report(slice_, attempt, siblings, claim)
             assert isinstance(decision, Decision)
         snapshot.take(decision, report=row)
+        if doubt is not None and decision.slice.state is SliceState.QUEUED:
+            doubts.take(attempt, account_id, doubt)
         if cause is None:
             intake.take(attempt, row.result_sha256, withheld=withheld)
     return CompleteOutcome(accepted=decision.accepted, repeated=decision.repeated)

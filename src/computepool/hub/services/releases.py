@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from computepool.core.ids import AccountId, AttemptId
+from computepool.core.jobs.checkpoint_proofs import Lack
 from computepool.core.ledger import verbs
 from computepool.core.ledger.dispute import DisputeOrigin
 from computepool.core.ledger.earning import Earning, EarningState
 from computepool.core.ledger.refusal import Refusal, RefusalCode
 from computepool.core.ledger.transfer import Posting
-from computepool.core.trust.release import find_pay_wait
+from computepool.core.trust.release import find_pay_wait, find_proof_wait
+from computepool.hub.services.checkpoint_proofs import find_lacks
 from computepool.hub.services.disputes import freeze_earnings
 from computepool.hub.store import credits as store
 from computepool.hub.store import hub as hub_store
@@ -48,12 +50,17 @@ async def release_due(pool: Pool, *, limit: int) -> Released:
     """So many attempts at most. Several hubs may do it at once: each earning is locked by one of them.
 
     What must not be released, because its receipt does not hold or the books refuse it, is in dispute from then on:
-    it would stand before all others for ever. What waits for its node is put off for the same reason.
+    it would stand before all others for ever. What waits for its node, or for somebody who goes on from its
+    checkpoint, is put off for the same reason.
     """
     async with pool.acquire() as conn, conn.transaction():
         now = await hub_store.get_now(conn)
         taken = await store.take_due(conn, now=now, limit=limit)
-        put_off = _list_put_off(taken, now)
+        lacks = await find_lacks(
+            conn,
+            {one.earning.attempt_id: (one.earning.job_id, one.slice_index) for one in taken if one.is_saved},
+        )
+        put_off = _list_put_off(taken, lacks, now)
         if put_off:
             await store.put_off(conn, put_off)
         due = [one for one in taken if one.earning.attempt_id not in put_off]
@@ -76,13 +83,17 @@ async def release_due(pool: Pool, *, limit: int) -> Released:
     )
 
 
-def _list_put_off(taken: Iterable[DueEarning], now: datetime) -> dict[AttemptId, datetime]:
-    """What waits for its node, and when to look again. A receipt that does not hold waits for nothing."""
+def _list_put_off(
+    taken: Iterable[DueEarning], lacks: Mapping[AttemptId, Lack], now: datetime
+) -> dict[AttemptId, datetime]:
+    """What waits for something, and when to look again. A receipt that does not hold waits for nothing."""
     put_off = {}
     for one in taken:
+        attempt_id = one.earning.attempt_id
         wait = find_pay_wait(one.trust, is_checked=one.is_checked, earned_at=one.earned_at, now=now)
+        wait = wait or find_proof_wait(lacks.get(attempt_id), earned_at=one.earned_at, now=now)
         if wait is not None and not one.receipt_refused:
-            put_off[one.earning.attempt_id] = wait.next_look(now)
+            put_off[attempt_id] = wait.next_look(now)
     return put_off
 
 

@@ -28,6 +28,9 @@ class DueEarning:
     # When its attempt ended, and whether its result is one that is compared with others'.
     earned_at: datetime
     is_checked: bool
+    slice_index: int
+    # It ended without a result, and left a checkpoint.
+    is_saved: bool
     # Of its node.
     trust: NodeTrust
 

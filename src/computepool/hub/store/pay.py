@@ -33,6 +33,8 @@ class PaidAttempt:
     counted_at: datetime
     # Its result is one that is compared with others'.
     is_checked: bool
+    # It ended without a result, and left a checkpoint.
+    is_saved: bool
     facts: PayFacts
     dispute: DisputeNote | None
 

@@ -29,6 +29,11 @@ CREATE TYPE public.check_state AS ENUM (
     'ruled',
     'closed'
 );
+CREATE TYPE public.checkpoint_verdict AS ENUM (
+    'cleared',
+    'forged',
+    'undecided'
+);
 CREATE TYPE public.claim_verdict AS ENUM (
     'applied',
     'old_news',
@@ -290,6 +295,28 @@ CREATE TABLE public.artifacts (
     sha256 bytea NOT NULL,
     size_bytes bigint NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL
+);
+CREATE TABLE public.attempt_checkpoints (
+    attempt_id uuid NOT NULL,
+    job_id uuid NOT NULL,
+    slice_index integer NOT NULL,
+    attempt_number integer NOT NULL,
+    number integer NOT NULL,
+    sha256 bytea NOT NULL,
+    files jsonb NOT NULL,
+    size_bytes bigint NOT NULL,
+    progress double precision,
+    accepted_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    left_out_after integer,
+    verdict public.checkpoint_verdict,
+    judged_at timestamp with time zone,
+    CONSTRAINT attempt_checkpoints_files_check CHECK (((jsonb_typeof(files) = 'array'::text) AND (jsonb_array_length(files) >= 1))),
+    CONSTRAINT attempt_checkpoints_hash_check CHECK ((octet_length(sha256) = 32)),
+    CONSTRAINT attempt_checkpoints_left_out_check CHECK ((left_out_after > attempt_number)),
+    CONSTRAINT attempt_checkpoints_number_check CHECK (((number >= 1) AND (attempt_number >= 1))),
+    CONSTRAINT attempt_checkpoints_progress_check CHECK (((progress >= (0)::double precision) AND (progress <= (1)::double precision))),
+    CONSTRAINT attempt_checkpoints_size_check CHECK ((size_bytes >= 0)),
+    CONSTRAINT attempt_checkpoints_verdict_check CHECK ((((verdict IS NULL) = (judged_at IS NULL)) AND ((verdict IS NULL) OR (left_out_after IS NOT NULL))))
 );
 CREATE TABLE public.attempts (
     id uuid NOT NULL,
@@ -1280,6 +1307,8 @@ ALTER TABLE ONLY public.api_keys
     ADD CONSTRAINT api_keys_secret_unique UNIQUE (secret_sha256);
 ALTER TABLE ONLY public.artifacts
     ADD CONSTRAINT artifacts_pkey PRIMARY KEY (account_id, sha256);
+ALTER TABLE ONLY public.attempt_checkpoints
+    ADD CONSTRAINT attempt_checkpoints_pkey PRIMARY KEY (attempt_id);
 ALTER TABLE ONLY public.attempts
     ADD CONSTRAINT attempts_number_unique UNIQUE (job_id, slice_index, number);
 ALTER TABLE ONLY public.attempts
@@ -1424,6 +1453,8 @@ CREATE UNIQUE INDEX account_freezes_in_force_idx ON public.account_freezes USING
 CREATE INDEX accounts_suspended_idx ON public.accounts USING btree (id) WHERE (suspended_at IS NOT NULL);
 CREATE INDEX api_keys_account_idx ON public.api_keys USING btree (account_id, created_at);
 CREATE INDEX artifacts_sha256_idx ON public.artifacts USING btree (sha256);
+CREATE INDEX attempt_checkpoints_slice_idx ON public.attempt_checkpoints USING btree (job_id, slice_index, attempt_number);
+CREATE INDEX attempt_checkpoints_unjudged_idx ON public.attempt_checkpoints USING btree (job_id, slice_index) WHERE ((left_out_after IS NOT NULL) AND (verdict IS NULL));
 CREATE INDEX attempts_expiry_idx ON public.attempts USING btree (expires_at) WHERE (state = ANY (ARRAY['leased'::public.attempt_state, 'running'::public.attempt_state]));
 CREATE UNIQUE INDEX attempts_live_slice_idx ON public.attempts USING btree (job_id, slice_index) WHERE (state = ANY (ARRAY['leased'::public.attempt_state, 'running'::public.attempt_state]));
 CREATE UNIQUE INDEX attempts_live_slot_idx ON public.attempts USING btree (node_id, slot) WHERE (state = ANY (ARRAY['leased'::public.attempt_state, 'running'::public.attempt_state]));
@@ -1516,6 +1547,8 @@ ALTER TABLE ONLY public.api_keys
     ADD CONSTRAINT api_keys_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.artifacts
     ADD CONSTRAINT artifacts_account_id_fkey FOREIGN KEY (account_id) REFERENCES public.accounts(id);
+ALTER TABLE ONLY public.attempt_checkpoints
+    ADD CONSTRAINT attempt_checkpoints_attempt_id_fkey FOREIGN KEY (attempt_id) REFERENCES public.attempts(id);
 ALTER TABLE ONLY public.blocked_inputs
     ADD CONSTRAINT blocked_inputs_blocked_by_fkey FOREIGN KEY (blocked_by) REFERENCES public.accounts(id);
 ALTER TABLE ONLY public.book_checkpoints

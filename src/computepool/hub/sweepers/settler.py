@@ -1,10 +1,14 @@
-"""Releases what owners have earned when its holdback is over, makes lost time good, and collects what is owed."""
+"""Releases what owners have earned when its holdback is over, makes lost time good, and collects what is owed.
+
+Before that it judges the checkpoints that slices have gone on without.
+"""
 
 from __future__ import annotations
 
 import logging
 
 from computepool.hub.context import Hub
+from computepool.hub.services.checkpoint_proofs import judge_due
 from computepool.hub.services.debts import collect_all_debts, collect_debts
 from computepool.hub.services.make_good import make_good
 from computepool.hub.services.releases import release_due
@@ -18,6 +22,8 @@ DEBTORS_BATCH = 100
 
 async def run_once(hub: Hub) -> int:
     released_count = 0
+    # Before anything is released: what is forged goes back to whoever has paid it.
+    await judge_due(hub.pool, limit=BATCH)
     for _ in range(BATCHES_MAX):
         released = await release_due(hub.pool, limit=BATCH)
         released_count += released.attempt_count

@@ -10,12 +10,14 @@ SELECT a.id, a.job_id, j.account_id AS submitter_id, n.account_id AS owner_id, a
            AS receipt_refused,
        coalesce(a.finished_at, a.leased_at) AS earned_at,
        j.verify IS NOT NULL OR j.checks_attempt_id IS NOT NULL AS is_checked,
+       a.slice_index, a.state = 'failed' AND k.attempt_id IS NOT NULL AS is_saved,
        t.right_weight, t.wrong_weight, t.validated_count, t.counted_at, t.standing, t.since, t.wrong_at,
        t.bugged_count, t.returning_left, t.is_vouched, t.serving_since
   FROM attempts a
   JOIN jobs j ON j.id = a.job_id
   JOIN nodes n ON n.id = a.node_id
   LEFT JOIN node_trust t ON t.node_id = a.node_id
+  LEFT JOIN attempt_checkpoints k ON k.attempt_id = a.id
   LEFT JOIN receipts r ON r.id = a.receipt_id
  WHERE a.earning_state = 'pending' AND a.release_at <= :now::timestamptz
    AND (a.receipt_id IS NULL OR r.state <> 'unverified')

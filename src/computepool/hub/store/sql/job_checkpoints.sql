@@ -8,10 +8,22 @@ SELECT a.job_id, a.slice_index, a.number, a.state, a.saved_seconds,
  WHERE a.id = :id FOR UPDATE OF a;
 
 -- name: save_checkpoint!
+-- For the slice, which goes on from it, and for the attempt, which is paid by it once somebody has.
 WITH saved AS (
-    UPDATE attempts SET saved_seconds = :saved_seconds, saved_at = clock_timestamp() WHERE id = :attempt_id)
+    UPDATE attempts SET saved_seconds = :saved_seconds, saved_at = clock_timestamp() WHERE id = :attempt_id),
+claimed AS (
+    SELECT :job_id::uuid AS job_id, :slice_index::integer AS slice_index, :attempt_id::uuid AS attempt_id,
+           :attempt_number::integer AS attempt_number, :number::integer AS number, :sha256::bytea AS sha256,
+           :files::jsonb AS files, :size_bytes::bigint AS size_bytes, :progress::double precision AS progress),
+kept AS (
+    INSERT INTO attempt_checkpoints (job_id, slice_index, attempt_id, attempt_number, number, sha256, files, size_bytes,
+                                     progress)
+    SELECT * FROM claimed
+    ON CONFLICT (attempt_id) DO UPDATE SET
+           number = excluded.number, sha256 = excluded.sha256, files = excluded.files,
+           size_bytes = excluded.size_bytes, progress = excluded.progress, accepted_at = excluded.accepted_at)
 INSERT INTO job_checkpoints (job_id, slice_index, attempt_id, attempt_number, number, sha256, files, size_bytes, progress)
-VALUES (:job_id, :slice_index, :attempt_id, :attempt_number, :number, :sha256, :files, :size_bytes, :progress)
+SELECT * FROM claimed
 ON CONFLICT (job_id, slice_index) DO UPDATE SET
        attempt_id = excluded.attempt_id, attempt_number = excluded.attempt_number, number = excluded.number,
        sha256 = excluded.sha256, files = excluded.files, size_bytes = excluded.size_bytes,

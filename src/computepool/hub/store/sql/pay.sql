@@ -21,7 +21,8 @@ looked AS MATERIALIZED (
            coalesce(a.pay_waits_since, a.release_at) AS release_at, a.checkpoint_seconds,
            a.saved_seconds, a.made_good_microcredits, n.account_id AS owner_id,
            j.account_id AS submitter_id, j.wall_seconds, p.counted_at,
-           j.verify IS NOT NULL OR j.checks_attempt_id IS NOT NULL AS is_checked
+           j.verify IS NOT NULL OR j.checks_attempt_id IS NOT NULL AS is_checked,
+           a.state = 'failed' AND EXISTS (SELECT FROM attempt_checkpoints k WHERE k.attempt_id = a.id) AS is_saved
       FROM picked p JOIN attempts a ON a.id = p.id JOIN nodes n ON n.id = a.node_id JOIN jobs j ON j.id = a.job_id),
 jobs_looked AS MATERIALIZED (
     SELECT DISTINCT job_id, owner_id FROM looked WHERE owner_id <> submitter_id AND finished_at IS NOT NULL),
