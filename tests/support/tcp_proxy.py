@@ -17,7 +17,7 @@ GOLDEN = 0.618_033_988_749_895
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """When a line stands still: once in every span of time, somewhere in it, for a half to one and a half of so long."""
+    """When a line stands still: once in every span of time, somewhere in it, for half to one and a half of that."""
 
     every_seconds: float
     seconds: float
