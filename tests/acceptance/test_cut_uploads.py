@@ -28,7 +28,9 @@ class CuttingProxy(TcpProxy):
     up_bytes = 0
     cut_count = 0
 
-    async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, upward: bool) -> None:
+    async def _carry(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, line: int, upward: bool
+    ) -> None:
         while piece := await source.read(65_536):
             target.write(piece)
             await target.drain()

@@ -30,7 +30,7 @@ from tests.support.agent_process import AgentProcess
 from tests.support.hub_process import HubProcess, free_port
 from tests.support.people import Person, sign_up
 from tests.support.rpc_client import wait_for_rpc
-from tests.support.tcp_proxy import SlowProxy
+from tests.support.tcp_proxy import SlowProxy, Stalls
 
 CALL_SECONDS = 60.0
 # Much more than anything takes, also on a machine that is busy with other things.
@@ -41,6 +41,8 @@ CEILING = 7_200 * 1_000_000
 # A home's line: what it sends, and how long the first byte takes to another home.
 UPLINK_MBIT = 20
 LATENCY_MS = 50
+# As by a neighbour's radio: about every five seconds nothing passes for 150 to 450 ms. Nobody declares that.
+HOME_STALLS = Stalls(every_seconds=5.0, seconds=0.3)
 
 
 def list_children(parent_pid: int, module: str) -> list[int]:
@@ -159,11 +161,18 @@ async def open_grid(
 
 
 @asynccontextmanager
-async def open_home_grid(*, dsn: str, root: Path, agents: int = 2) -> AsyncIterator[tuple[NetworkGrid, SlowProxy]]:
+async def open_home_grid(
+    *, dsn: str, root: Path, agents: int = 2, stalls: Stalls | None = HOME_STALLS
+) -> AsyncIterator[tuple[NetworkGrid, SlowProxy]]:
     """PNodes that nobody can dial, each behind a home's slow line to the hub; their owners say how slow."""
     port = free_port()
     # Half of the way from one home to the other.
-    proxy = SlowProxy(f"127.0.0.1:{port}", bytes_per_second=UPLINK_MBIT * 1e6 / 8, delay_seconds=LATENCY_MS / 2e3)
+    proxy = SlowProxy(
+        f"127.0.0.1:{port}",
+        bytes_per_second=UPLINK_MBIT * 1e6 / 8,
+        delay_seconds=LATENCY_MS / 2e3,
+        stalls=stalls,
+    )
     address = await proxy.start()
     try:
         async with open_grid(dsn=dsn, root=root, ports=[port], rpc_advertised_address=address) as grid:

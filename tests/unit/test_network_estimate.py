@@ -210,3 +210,28 @@ def test_a_machine_that_is_worse_in_anything_is_never_planned_to_be_faster(worse
 def test_of_a_machine_that_says_its_speed_alone_calls_and_tensors_are_reckoned_all_the_same():
     spec = make_chain()
     assert seconds_per_step(spec, Machine(1e18)) > 8 * FRAME_SECONDS
+
+
+def test_what_runs_lately_came_to_is_what_the_next_is_planned_to():
+    """The slowest of those that take part decides."""
+    spec = make_chain()
+    slow, slower = (replace(HOME, pace_ratio=pace) for pace in (0.8, 0.5))
+    usual = estimate_speed(spec, [HOME, HOME, slower], place(spec, 0, 1, 1, 1))
+    found = estimate_speed(spec, [HOME, slow, slower], place(spec, 0, 1, 1, 1))
+    assert found.samples_per_second == pytest.approx(0.8 * usual.samples_per_second)
+    assert found.seconds_per_step == pytest.approx(usual.seconds_per_step / 0.8)
+    assert any("80% of what their lines and processors promise" in words for words in found.warnings)
+    assert not any("promise" in words for words in usual.warnings), "a machine that takes no part says nothing"
+
+
+def test_how_runs_over_lines_went_says_nothing_of_one_machine_alone():
+    spec = make_chain()
+    alone = place(spec, 0, 0, 0, 0)
+    slow = estimate_speed(spec, [replace(HOME, pace_ratio=0.5)], alone)
+    assert slow == estimate_speed(spec, [HOME], alone)
+
+
+def test_control_a_plan_that_forgets_the_pace_is_found(monkeypatch):
+    monkeypatch.setattr(estimate, "_find_pace", lambda machines, places: 1.0)
+    with pytest.raises(AssertionError):
+        test_what_runs_lately_came_to_is_what_the_next_is_planned_to()

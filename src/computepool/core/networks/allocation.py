@@ -43,6 +43,8 @@ class PNode:
     # What it sends to others, as far as is known, and how long the first byte of it takes.
     bytes_per_second: float = inf
     latency_seconds: float = 0.0
+    # How fast runs lately went with it, against what these figures promise.
+    pace_ratio: float = 1.0
     # Lower bound of the chance that it does its part, 0..1.
     reliability: float = 0.5
     # What its owner asks at least.

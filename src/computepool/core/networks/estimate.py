@@ -2,7 +2,8 @@
 
 A step fills the pipeline, goes at the pace of whatever is slowest (a machine, a link, or the way there and back over
 the few micro-batches that may be under way), drains it, and updates. Only figures of `cost.py` and of the machines
-come in. Lines are taken as their owners tell them: for silences and for others on the same line nothing is added.
+come in. Lines are taken as their owners tell them and processors as they are when nothing else runs; what silences of
+lines and others on the same machine make of that is the machines' pace, as runs have shown it (`pace.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from computepool.core.networks.graph import Graph, draw_graph
 from computepool.core.networks.spec import Edge, NetworkSpec
 
 _FLOAT_BYTES = 4
+# A run that is slower than its figures promise by less is not worth a word.
+_PACE_TOLD_BELOW = 0.9
 # What one tensor on its way takes of each end, with the credit that comes back for it: processor time of hosts that
 # train a network of almost no work, over the tensors that they send and get. By relay, half of the hub's time for it
 # is added to either end.
@@ -32,6 +35,10 @@ RELAYED_FRAME_SECONDS = 0.0013
 # their flops at the measured speed, from a perceptron up to a transformer of 256 features.
 CALL_SECONDS = 6e-6
 KEPT_BYTE_SECONDS = 0.8e-9
+
+
+def find_frame_seconds(*, reachable: bool) -> float:
+    return FRAME_SECONDS if reachable else RELAYED_FRAME_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,8 @@ class Machine:
     # Beside flops: per call of the array library, and per byte that is kept from forward to backward.
     call_seconds: float = CALL_SECONDS
     kept_byte_seconds: float = KEPT_BYTE_SECONDS
+    # How fast runs over several machines lately went with it, against what these figures promise.
+    pace_ratio: float = 1.0
 
     def work_seconds(self, cost: VNodeCost) -> float:
         """Forward and backward of one micro-batch."""
@@ -86,10 +95,13 @@ def estimate_speed(spec: NetworkSpec, machines: Sequence[Machine], places: Mappi
     summing, summed_bytes = _sum_replicas(spec, machines, vnodes, places)
     clipping = _wait_for_norm(spec, machines, places)
     seconds += summing + clipping + _update(machines, vnodes, places)
+    pace = _find_pace(machines, places)
+    seconds /= pace
     alone = min(_train_alone(spec, machine, vnodes.values()) for machine in machines)
     busy = tuple(min(1.0, each * per_replica / seconds) if seconds else 0.0 for each in work)
     samples, samples_alone = _rate(spec.batch_size, seconds), _rate(spec.batch_size, alone)
-    warnings = _list_warnings(spec, samples, samples_alone, used=len(set(places.values())), clipping=clipping)
+    used = len(set(places.values()))
+    warnings = _list_warnings(spec, samples, samples_alone, used=used, clipping=clipping, pace=pace)
     return Estimate(samples, samples_alone, seconds, busy, cut_bytes + summed_bytes, warnings)
 
 
@@ -214,6 +226,12 @@ def _update(
     return max(updating)
 
 
+def _find_pace(machines: Sequence[Machine], places: Mapping[tuple[str, int], int]) -> float:
+    """All wait for the slowest. On one machine no line counts, and what is known is of runs with lines."""
+    used = set(places.values())
+    return min(machines[each].pace_ratio for each in used) if len(used) > 1 else 1.0
+
+
 def _train_alone(spec: NetworkSpec, machine: Machine, vnodes: Collection[VNodeCost]) -> float:
     work = sum(machine.work_seconds(cost) for cost in vnodes)
     return spec.micro_batches * work + sum(machine.update_seconds(cost) for cost in vnodes)
@@ -223,7 +241,9 @@ def _rate(samples: int, seconds: float) -> float:
     return samples / seconds if seconds else inf
 
 
-def _list_warnings(spec: NetworkSpec, samples: float, alone: float, *, used: int, clipping: float) -> tuple[str, ...]:
+def _list_warnings(
+    spec: NetworkSpec, samples: float, alone: float, *, used: int, clipping: float, pace: float
+) -> tuple[str, ...]:
     warnings = []
     if used > 1 and samples < alone:
         warnings.append(
@@ -237,4 +257,9 @@ def _list_warnings(spec: NetworkSpec, samples: float, alone: float, *, used: int
         )
     if clipping:
         warnings.append(f"clip_norm makes everybody wait for each other once per step: {1_000 * clipping:,.1f} ms")
+    if pace < _PACE_TOLD_BELOW:
+        warnings.append(
+            f"runs with these machines lately came to {pace:.0%} of what their lines and processors promise: that "
+            "is reckoned with"
+        )
     return tuple(warnings)

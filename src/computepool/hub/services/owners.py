@@ -43,6 +43,7 @@ from computepool.hub.config import HubSettings
 from computepool.hub.services import seats as seat_service
 from computepool.hub.services.attempts import Beat, record_beats
 from computepool.hub.services.owned_runs import Dial, Heard, Order, OwnedRun, Post, PrepareOrder, to_owned
+from computepool.hub.services.paces import note_pace
 from computepool.hub.services.prices import PriceBook
 from computepool.hub.services.reliabilities import record_outcomes
 from computepool.hub.services.run_audits import AuditOrder, RunAudits
@@ -364,6 +365,7 @@ class RunOwner:
             self._do_beside(self._free(owned, written.loose))
         if owned.run.state in OVER:
             self._do_beside(self._free(owned, ()))
+            self._do_beside(note_pace(self._pool, before, owned.spec))
             self._forget(owned.run.id)
 
     def _forget(self, run_id: RunId) -> None:

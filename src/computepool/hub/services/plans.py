@@ -9,7 +9,7 @@ from computepool.core.ids import NetworkId, NodeId
 from computepool.core.networks.allocation import PNode, Unplaceable
 from computepool.core.networks.cost import estimate_edges
 from computepool.core.networks.errors import NoPlacement
-from computepool.core.networks.estimate import FRAME_SECONDS, RELAYED_FRAME_SECONDS, Machine, estimate_speed
+from computepool.core.networks.estimate import Machine, estimate_speed, find_frame_seconds
 from computepool.core.networks.needs import list_needs
 from computepool.core.networks.placement import SeatId
 from computepool.core.networks.spec import NetworkSpec
@@ -101,7 +101,8 @@ def _to_machine(pnode: PNode) -> Machine:
         flops_per_second=pnode.flops_per_second,
         bytes_per_second=pnode.bytes_per_second,
         latency_seconds=pnode.latency_seconds,
-        frame_seconds=FRAME_SECONDS if pnode.reachable else RELAYED_FRAME_SECONDS,
+        frame_seconds=find_frame_seconds(reachable=pnode.reachable),
+        pace_ratio=pnode.pace_ratio,
     )
 
 

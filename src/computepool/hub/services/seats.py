@@ -28,6 +28,7 @@ from computepool.core.ledger.refusal import Refusal as PostingRefusal
 from computepool.core.ledger.transfer import Posting
 from computepool.core.networks.allocation import PNode
 from computepool.core.networks.audit import VALIDATED_MIN
+from computepool.core.networks.pace import recall_pace
 from computepool.core.networks.placement import SeatId
 from computepool.core.networks.run import OVER, RunState, SeatFill
 from computepool.core.networks.seat_ends import decide_concluding, decide_vacating
@@ -243,7 +244,7 @@ async def find_pnodes(
     candidates = {(each.slot.node_id, each.slot.name): _to_candidate(each, now) for each in found}
     trusted = await _list_trusted(conn, found, account_id) if asks_trust else frozenset[NodeId]()
     return FoundPNodes(
-        pnodes=[_to_pnode(each, candidates[each.slot.node_id, each.slot.name], trusted) for each in found],
+        pnodes=[_to_pnode(each, candidates[each.slot.node_id, each.slot.name], trusted, now) for each in found],
         candidates=candidates,
         names={each.slot.node_id: (each.account_id, each.node_name) for each in found},
         boots={each.slot.node_id: each.boot_id for each in found},
@@ -267,7 +268,7 @@ async def _list_trusted(conn: Connection, found: Sequence[FreePNode], account_id
     return frozenset({*own, *(id for id, (_, validated) in standings.items() if validated >= VALIDATED_MIN)})
 
 
-def _to_pnode(free: FreePNode, candidate: Candidate, trusted: Collection[NodeId]) -> PNode:
+def _to_pnode(free: FreePNode, candidate: Candidate, trusted: Collection[NodeId], now: datetime) -> PNode:
     return PNode(
         node_id=free.slot.node_id,
         slot=free.slot.name,
@@ -276,6 +277,7 @@ def _to_pnode(free: FreePNode, candidate: Candidate, trusted: Collection[NodeId]
         flops_per_second=free.flops_per_second,
         bytes_per_second=free.bytes_per_second or inf,
         latency_seconds=free.latency_seconds or 0.0,
+        pace_ratio=recall_pace(free.pace_ratio, free.paced_at, now=now) or 1.0,
         reliability=candidate.reliability,
         price_microcredits_per_hour=free.floor_microcredits_per_hour,
         reachable=bool(free.address),

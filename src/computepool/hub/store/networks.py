@@ -53,12 +53,28 @@ class FreePNode:
     # What it sends to others, and how long the first byte of it takes; None: not known.
     bytes_per_second: float | None
     latency_seconds: float | None
+    # How fast runs lately went with it against what these figures promise, and when the last step of them was.
+    pace_ratio: float | None
+    paced_at: datetime | None
     address: str
     # Of the data that was asked for.
     held_bytes: int
     reliability: Reliability
     # Since when its node's service is clean; None: it has not passed probation.
     serving_since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PacedPNode:
+    """What a PNode's figures promise, and how runs lately went with it against that; None: not known."""
+
+    node_id: NodeId
+    flops_per_second: float
+    bytes_per_second: float | None
+    latency_seconds: float | None
+    address: str
+    pace_ratio: float | None
+    paced_at: datetime | None
 
 
 async def insert_network(
@@ -165,6 +181,16 @@ async def list_hosts(conn: Connection, node_ids: Iterable[NodeId]) -> dict[NodeI
     }
 
 
+async def lock_pnodes(conn: Connection, node_ids: Iterable[NodeId]) -> dict[NodeId, PacedPNode]:
+    """Until the end of the transaction nobody else sets their pace."""
+    rows = _q.lock_pnodes(conn, node_ids=sorted(node_ids))
+    return {row["node_id"]: PacedPNode(**row) async for row in rows}
+
+
+async def set_pace(conn: Connection, *, node_id: NodeId, pace_ratio: float, paced_at: datetime) -> None:
+    await _q.set_pace(conn, node_id=node_id, pace_ratio=pace_ratio, paced_at=paced_at)
+
+
 async def list_free_pnodes(
     conn: Connection,
     *,
@@ -217,6 +243,8 @@ def _to_free(row: Any) -> FreePNode:
         flops_per_second=row["flops_per_second"],
         bytes_per_second=row["bytes_per_second"],
         latency_seconds=row["latency_seconds"],
+        pace_ratio=row["pace_ratio"],
+        paced_at=row["paced_at"],
         address=row["address"],
         held_bytes=row["held_bytes"],
         reliability=known,

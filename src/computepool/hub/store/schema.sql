@@ -877,12 +877,16 @@ CREATE TABLE public.pnodes (
     bytes_per_second double precision,
     latency_seconds double precision,
     measured_bytes_per_second double precision,
+    pace_ratio double precision,
+    paced_at timestamp with time zone,
     CONSTRAINT pnodes_class_check CHECK (((length(numeric_class) >= 1) AND (length(numeric_class) <= 200))),
     CONSTRAINT pnodes_flops_check CHECK (((flops_per_second > (0)::double precision) AND (flops_per_second < 'Infinity'::double precision))),
     CONSTRAINT pnodes_held_check CHECK ((cardinality(held_sha256s) <= 64)),
     CONSTRAINT pnodes_latency_check CHECK (((latency_seconds >= (0)::double precision) AND (latency_seconds < 'Infinity'::double precision))),
     CONSTRAINT pnodes_measured_rate_check CHECK (((measured_bytes_per_second > (0)::double precision) AND (measured_bytes_per_second < 'Infinity'::double precision))),
     CONSTRAINT pnodes_memory_check CHECK ((memory_bytes > 0)),
+    CONSTRAINT pnodes_pace_check CHECK (((pace_ratio > (0)::double precision) AND (pace_ratio < 'Infinity'::double precision))),
+    CONSTRAINT pnodes_paced_check CHECK (((pace_ratio IS NULL) = (paced_at IS NULL))),
     CONSTRAINT pnodes_rate_check CHECK (((bytes_per_second > (0)::double precision) AND (bytes_per_second < 'Infinity'::double precision)))
 );
 CREATE TABLE public.price_index (

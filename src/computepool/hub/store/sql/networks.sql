@@ -27,13 +27,13 @@ SELECT * FROM networks WHERE id = :id AND deleted_at IS NULL FOR UPDATE;
 UPDATE networks SET deleted_at = clock_timestamp() WHERE id = :id AND deleted_at IS NULL;
 
 -- name: upsert_pnode!
--- What an agent says of its node anew stands for what it said before.
+-- What an agent says of its node anew stands for what it said before; a pace was measured against that.
 INSERT INTO pnodes (node_id, numeric_class, memory_bytes, flops_per_second, bytes_per_second, latency_seconds)
 VALUES (:node_id, :numeric_class, :memory_bytes, :flops_per_second, :bytes_per_second, :latency_seconds)
 ON CONFLICT (node_id) DO UPDATE
    SET numeric_class = excluded.numeric_class, memory_bytes = excluded.memory_bytes,
        flops_per_second = excluded.flops_per_second, bytes_per_second = excluded.bytes_per_second,
-       latency_seconds = excluded.latency_seconds, told_at = clock_timestamp();
+       latency_seconds = excluded.latency_seconds, told_at = clock_timestamp(), pace_ratio = NULL, paced_at = NULL;
 
 -- name: delete_pnode!
 DELETE FROM pnodes WHERE node_id = :node_id;
@@ -63,12 +63,22 @@ UPDATE pnodes SET measured_bytes_per_second =
 SELECT node_id, memory_bytes, flops_per_second, coalesce(bytes_per_second, measured_bytes_per_second) AS bytes_per_second
   FROM pnodes WHERE node_id = ANY(:node_ids::uuid[]);
 
+-- name: lock_pnodes
+-- In order: two runs that end at once may have had the same PNodes.
+SELECT node_id, flops_per_second, coalesce(bytes_per_second, measured_bytes_per_second) AS bytes_per_second,
+       latency_seconds, address, pace_ratio, paced_at
+  FROM pnodes WHERE node_id = ANY(:node_ids::uuid[]) ORDER BY node_id FOR NO KEY UPDATE;
+
+-- name: set_pace!
+UPDATE pnodes SET pace_ratio = :pace_ratio, paced_at = :paced_at WHERE node_id = :node_id;
+
 -- name: list_free_pnodes
 -- Slots that could take a seat now, by the terms of their owners. Busy ones are found through attempts_live_slot_idx.
 SELECT s.node_id, s.name, s.kind, s.tier, s.vram_bytes, s.cores, s.ram_bytes, s.disk_bytes, s.speed_tflops, n.region,
        n.isolation, n.allows, n.floor_microcredits_per_hour, n.account_id, n.name AS node_name, n.boot_id, p.numeric_class,
        p.memory_bytes, p.flops_per_second,
-       coalesce(p.bytes_per_second, p.measured_bytes_per_second) AS bytes_per_second, p.latency_seconds, p.address,
+       coalesce(p.bytes_per_second, p.measured_bytes_per_second) AS bytes_per_second, p.latency_seconds, p.pace_ratio,
+       p.paced_at, p.address,
        r.finished, r.failed, r.faults_running, r.counted_at, t.serving_since,
        coalesce(o.seconds_min, 0) AS slice_seconds_min, coalesce(o.kinds, '{}') AS job_kinds, NULL::uuid[] AS welcome,
        coalesce((SELECT sum(d.size_bytes) FROM unnest(:data_sha256s::bytea[], :data_sizes::bigint[])

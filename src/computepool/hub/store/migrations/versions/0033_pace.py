@@ -1,0 +1,10 @@
+"""How fast runs went with a PNode, against what its figures promise."""
+
+from computepool.hub.store.migrations.plain_sql import run_sql_beside
+
+revision = "0033"
+down_revision = "0032"
+
+
+def upgrade() -> None:
+    run_sql_beside(__file__)
