@@ -2,8 +2,8 @@
 
 from computepool.hub.store.migrations.plain_sql import run_sql_beside
 
-revision = "0033"
-down_revision = "0032"
+revision = "0034"
+down_revision = "0033"
 
 
 def upgrade() -> None:
