@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from computepool.wire.grpc_poller import keep_poller
 from tests.support.hub_process import SHORT_LEASE_SECONDS, HubProcess
 from tests.support.people import Person, sign_in_operator, sign_up
-from tests.support.postgres import TestServer
+from tests.support.postgres import TestServer, memory_folder
 
 # The same cases in every run, and none of them fails because the machine is slow.
 settings.register_profile(
@@ -60,7 +60,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
 
     from computepool.hub.store.embedded import EmbeddedPostgres
 
-    with tempfile.TemporaryDirectory(prefix="cp-test-") as folder:
+    with tempfile.TemporaryDirectory(prefix="cp-test-", dir=memory_folder()) as folder:
         Path(folder).chmod(0o755)
         server = EmbeddedPostgres(Path(folder) / "database")
         found = TestServer(asyncio.run(server.start()))
