@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from computepool.wire.grpc_poller import keep_poller
+from tests.support.authorities import read_authorities_once
 from tests.support.hub_process import SHORT_LEASE_SECONDS, HubProcess
 from tests.support.people import Person, sign_in_operator, sign_up
 from tests.support.postgres import TestServer, memory_folder
@@ -52,6 +53,12 @@ def is_story(path: Path) -> bool:
 def poller() -> None:
     """Tests open and close many channels, each in a loop of its own."""
     keep_poller()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def authorities() -> Iterator[None]:
+    with read_authorities_once():
+        yield
 
 
 @pytest.fixture(scope="session")
