@@ -107,7 +107,7 @@ def start_hub(dsn: str, tmp_path: Path) -> Iterator[Callable[..., HubProcess]]:
 
 
 # Rooms of which every test computes, or measures, so much that nothing may run beside it.
-ROOMS_ALONE = ("contract", "web")
+ROOMS_ALONE = ("web",)
 
 
 def pytest_configure(config: pytest.Config) -> None:
