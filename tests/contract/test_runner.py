@@ -19,7 +19,15 @@ from computepool.node.runner import handle
 from computepool.node.runner.liveness import find_birth
 from computepool.node.runner.request import InvalidAttempt
 from computepool.node.sandbox.port import InputFile
-from tests.contract.sandbox_lab import MEGABYTE, PYTHON, Attempt, Lab, list_leftovers, list_processes_with, wait_until
+from tests.contract.sandbox_lab import (
+    MEGABYTE,
+    PYTHON,
+    Attempt,
+    Lab,
+    await_nothing_left,
+    list_processes_with,
+    wait_until,
+)
 from tests.support.quickest import quickest
 
 # Traps SIGTERM, writes an output when it comes, and ends with the given code. No print: a signal that comes
@@ -48,11 +56,6 @@ def start_listener(lab: Lab, code: int = 0, **options: object) -> Attempt:
 
     wait_until(is_ready, 60.0, "the job never said that it is ready")
     return attempt
-
-
-def await_nothing_left(attempt: Attempt) -> None:
-    """The kernel takes down a dead process's mounts in its own time: some milliseconds."""
-    wait_until(lambda: not list_leftovers(attempt, corpses_count=False), 60.0, "something is left")
 
 
 def test_outputs_come_out_with_their_hashes(lab: Lab) -> None:
