@@ -95,14 +95,17 @@ web/whole: web
 screenshots: setup web ## Pictures of all pages, light, dark and on a phone, in build/screenshots
 	@PYTHONPATH=. $(BIN)/python scripts/screenshots.py $(ARGS)
 
-# Most tests wait more than they compute. What needs the machine for itself has the mark `alone`: contracts, the
-# browser, tensors, crowds, and whatever is measured.
-SIDE_BY_SIDE := -n 2 --dist loadfile
+# Most tests wait more than they compute, so that three at a time keep two cores busy. Stories come first: a file goes
+# to one process, and at the end only short ones are left to share. A sandbox's contract goes to one process too. What
+# needs the machine for itself has the mark `alone`: the browser, tensors, crowds, and whatever is measured.
+SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
+BY_SANDBOX := -n 2 --dist loadgroup
 .PHONY: test
-test: setup ## What CI runs: check, then every test, fast ones first
+test: setup ## What CI runs: check, then every test
 	@$(MAKE) -s -j2 --output-sync=target check web/whole
-	@$(BIN)/pytest $(SIDE_BY_SIDE) -m "not alone" tests/unit tests/property tests/migration tests/integration tests/acceptance
-	@$(BIN)/pytest -m alone tests/contract tests/acceptance tests/web
+	@$(BIN)/pytest $(SIDE_BY_SIDE) -m "not alone" tests/acceptance tests/integration tests/migration tests/property tests/unit
+	@$(BIN)/pytest $(BY_SANDBOX) tests/contract
+	@$(BIN)/pytest -m alone tests/acceptance tests/web
 
 .PHONY: test/unit
 test/unit: setup ## Rules only, no I/O
@@ -114,7 +117,7 @@ test/integration: setup ## Store and embedded database
 
 .PHONY: test/contract
 test/contract: setup ## The sandbox suite and its escape probes (ARGS=--every-backend: all of it on every engine)
-	@$(BIN)/pytest tests/contract $(ARGS)
+	@$(BIN)/pytest $(BY_SANDBOX) tests/contract $(ARGS)
 
 .PHONY: test/acceptance
 test/acceptance: setup ## Stories told with real processes

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from computepool.wire.grpc_poller import keep_poller
+from tests.support.authorities import read_authorities_once
 from tests.support.hub_process import SHORT_LEASE_SECONDS, HubProcess
 from tests.support.people import Person, sign_in_operator, sign_up
-from tests.support.postgres import TestServer
+from tests.support.postgres import TestServer, memory_folder
 
 # The same cases in every run, and none of them fails because the machine is slow.
 settings.register_profile(
@@ -54,13 +55,19 @@ def poller() -> None:
     keep_poller()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def authorities() -> Iterator[None]:
+    with read_authorities_once():
+        yield
+
+
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
     import tempfile
 
     from computepool.hub.store.embedded import EmbeddedPostgres
 
-    with tempfile.TemporaryDirectory(prefix="cp-test-") as folder:
+    with tempfile.TemporaryDirectory(prefix="cp-test-", dir=memory_folder()) as folder:
         Path(folder).chmod(0o755)
         server = EmbeddedPostgres(Path(folder) / "database")
         found = TestServer(asyncio.run(server.start()))
@@ -100,7 +107,7 @@ def start_hub(dsn: str, tmp_path: Path) -> Iterator[Callable[..., HubProcess]]:
 
 
 # Rooms of which every test computes, or measures, so much that nothing may run beside it.
-ROOMS_ALONE = ("contract", "web")
+ROOMS_ALONE = ("web",)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -13,8 +13,6 @@ import pytest
 
 from tests.support.hub_process import free_port
 
-pytestmark = pytest.mark.alone
-
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -26,15 +26,28 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "engines: what container engines pass in every run of the suite")
 
 
+ROOM = Path(__file__).parent
+
+
+def find_backend(item: pytest.Item) -> str | None:
+    return getattr(item, "callspec", None) and item.callspec.params.get("backend")  # type: ignore[attr-defined]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Engines take half a second to start, so that by default they pass the tests that are marked `engines` alone."""
-    if config.getoption("--every-backend"):
-        return
+    """Engines take half a second to start, so that by default they pass the tests that are marked `engines` alone.
+
+    Side by side with others, but never with its own: one process starts an engine's daemon, and looks at what the
+    engine has left.
+    """
     kept, left = [], []
     for item in items:
-        name = getattr(item, "callspec", None) and item.callspec.params.get("backend")  # type: ignore[attr-defined]
+        if ROOM not in item.path.parents:
+            kept.append(item)
+            continue
+        name = find_backend(item)
+        item.add_marker(pytest.mark.xdist_group(name or "none"))
         is_needed = name in (None, "bubblewrap") or item.get_closest_marker("engines") is not None
-        (kept if is_needed else left).append(item)
+        (kept if is_needed or config.getoption("--every-backend") else left).append(item)
     config.hook.pytest_deselected(items=left)
     items[:] = kept
 

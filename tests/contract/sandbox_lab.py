@@ -179,10 +179,18 @@ class Lab:
                 handle.request_stop(attempt.state_dir, cause="cancelled", grace_seconds=0.0)
                 attempt.await_end()
         for attempt in self.attempts:
-            leftovers = list_leftovers(attempt, corpses_count=attempt.status().state == FINISHED)
-            assert not leftovers, leftovers
+            if attempt.status().state == FINISHED:
+                leftovers = list_leftovers(attempt, corpses_count=True)
+                assert not leftovers, leftovers
+            else:
+                await_nothing_left(attempt)
             handle.cleanup(attempt.state_dir)
             assert not attempt.state_dir.exists()
+
+
+def await_nothing_left(attempt: Attempt) -> None:
+    """After a runner that was killed: the kernel takes down a dead process's mounts in its own time."""
+    wait_until(lambda: not list_leftovers(attempt, corpses_count=False), 60.0, "something is left")
 
 
 def probe_inputs(name: str) -> list[InputFile]:

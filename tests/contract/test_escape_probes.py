@@ -140,7 +140,7 @@ HOGS = [
     # (path of the file inside, megabytes that are too many, path of the control's file)
     ("/job/out/hog", 48, "hog"),
     ("/tmp/hog", 96, "hog"),
-    ("/dev/shm/hog", 96, "/dev/shm/computepool-probe-hog"),
+    ("/dev/shm/hog", 96, f"/dev/shm/computepool-probe-hog-{os.getpid()}"),
 ]
 
 

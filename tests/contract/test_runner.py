@@ -19,7 +19,15 @@ from computepool.node.runner import handle
 from computepool.node.runner.liveness import find_birth
 from computepool.node.runner.request import InvalidAttempt
 from computepool.node.sandbox.port import InputFile
-from tests.contract.sandbox_lab import MEGABYTE, PYTHON, Attempt, Lab, list_leftovers, list_processes_with, wait_until
+from tests.contract.sandbox_lab import (
+    MEGABYTE,
+    PYTHON,
+    Attempt,
+    Lab,
+    await_nothing_left,
+    list_processes_with,
+    wait_until,
+)
 from tests.support.quickest import quickest
 
 # Traps SIGTERM, writes an output when it comes, and ends with the given code. No print: a signal that comes
@@ -40,13 +48,14 @@ while True:
 
 def start_listener(lab: Lab, code: int = 0, **options: object) -> Attempt:
     attempt = lab.start(PYTHON, "-c", LISTENER, str(code), **options)
-    attempt.await_words("READY")
+
+    def is_ready() -> bool:
+        # A start that takes longer than a lease, as on a busy machine, is no silence of the agent's.
+        lab.alive_path.touch()
+        return "READY" in attempt.log()
+
+    wait_until(is_ready, 60.0, "the job never said that it is ready")
     return attempt
-
-
-def await_nothing_left(attempt: Attempt) -> None:
-    """The kernel takes down a dead process's mounts in its own time: some milliseconds."""
-    wait_until(lambda: not list_leftovers(attempt, corpses_count=False), 60.0, "something is left")
 
 
 def test_outputs_come_out_with_their_hashes(lab: Lab) -> None:
@@ -299,7 +308,7 @@ def test_bare_sigterm_means_that_the_owner_wants_the_machine(lab: Lab) -> None:
 
 
 def test_job_is_stopped_when_the_agent_vanishes_and_its_outputs_are_kept(lab: Lab) -> None:
-    attempt = start_listener(lab, lease_seconds=0.5)
+    attempt = start_listener(lab, lease_seconds=2.0)
     result = attempt.await_end()
 
     assert result.status.cause == "node_vanished"
@@ -309,8 +318,9 @@ def test_job_is_stopped_when_the_agent_vanishes_and_its_outputs_are_kept(lab: La
 
 
 def test_job_goes_on_while_the_agent_gives_signs_of_life(lab: Lab) -> None:
-    attempt = start_listener(lab, lease_seconds=2.0)
-    for _ in range(60):
+    attempt = start_listener(lab, lease_seconds=3.0)
+    # For longer than a lease, and never silent for as long, even where others take the processor for a second.
+    for _ in range(80):
         lab.alive_path.touch()
         time.sleep(0.05)
 

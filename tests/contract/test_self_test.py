@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -18,8 +19,11 @@ def test_sound_backend_passes_quickly_and_leaves_nothing(backend: Backend, tmp_p
         began = time.monotonic()
         report = self_test.check_backend(backend, tmp_path)
         seconds = time.monotonic() - began
-        assert report.usable, report.reasons
         assert list(tmp_path.iterdir()) == []
+        # A look that a busy machine did not let end is a slow one, and says nothing of the walls.
+        if any("ran longer than" in reason for reason in report.reasons):
+            return math.inf
+        assert report.usable, report.reasons
         return seconds
 
     # On a quiet machine half a second for bubblewrap and two for an engine.

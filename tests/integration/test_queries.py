@@ -9,6 +9,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+import pytest_asyncio
 
 from computepool.hub.store.queries import SQL_DIR, load_queries
 from tests.support.postgres import TestServer
@@ -29,18 +30,24 @@ def migrated_dsn(postgres: TestServer) -> Iterator[str]:
     asyncio.run(postgres.drop_database(dsn))
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def conn(migrated_dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    """One for all: nothing is executed, and a new one would read the whole catalogue again for each query."""
     conn = await asyncpg.connect(migrated_dsn)
     yield conn
     await conn.close()
 
 
+on_one_connection = pytest.mark.asyncio(loop_scope="module")
+
+
+@on_one_connection
 @pytest.mark.parametrize("sql", QUERIES)
 async def test_the_query_prepares(conn, sql):
     await conn.prepare(sql)
 
 
+@on_one_connection
 async def test_a_query_of_a_column_that_is_not_there_does_not_prepare(conn):
     sql = load_queries("jobs").find_job.sql.replace("j.id", "j.identity")
     with pytest.raises(asyncpg.UndefinedColumnError):

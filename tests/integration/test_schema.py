@@ -8,6 +8,7 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+import pytest_asyncio
 
 from computepool.core.accounts.roles import Role
 from computepool.core.jobs.cause import Cause
@@ -41,6 +42,8 @@ from tests.support import (
 )
 from tests.support.orphans import count_orphans
 from tests.support.postgres import TestServer
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ENUMS = {
     "slice_state": SliceState,
@@ -95,16 +98,22 @@ def migrated_dsn(postgres: TestServer) -> Iterator[str]:
     asyncio.run(postgres.drop_database(dsn))
 
 
-@pytest.fixture
-async def conn(migrated_dsn: str) -> AsyncIterator[asyncpg.Connection]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def connection(migrated_dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    """One for all: a new one would read the whole catalogue again for each statement."""
+    connection = await asyncpg.connect(migrated_dsn)
+    yield connection
+    await connection.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def conn(connection: asyncpg.Connection) -> AsyncIterator[asyncpg.Connection]:
     """The rows above, in a transaction that is rolled back."""
-    conn = await asyncpg.connect(migrated_dsn)
-    transaction = conn.transaction()
+    transaction = connection.transaction()
     await transaction.start()
-    await conn.execute(ROWS)
-    yield conn
+    await connection.execute(ROWS)
+    yield connection
     await transaction.rollback()
-    await conn.close()
 
 
 async def insert_attempt(conn, **overrides: object) -> None:
