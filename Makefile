@@ -101,9 +101,10 @@ screenshots: setup web ## Pictures of all pages, light, dark and on a phone, in 
 SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 BY_SANDBOX := -n 2 --dist loadgroup
 .PHONY: test
-test: setup ## What CI runs: check, then every test
+test: setup ## What CI runs: check, then every test, fast ones first
 	@$(MAKE) -s -j2 --output-sync=target check web/whole
-	@$(BIN)/pytest $(SIDE_BY_SIDE) -m "not alone" tests/acceptance tests/integration tests/migration tests/property tests/unit
+	@$(BIN)/pytest $(SIDE_BY_SIDE) tests/unit tests/property
+	@$(BIN)/pytest $(SIDE_BY_SIDE) -m "not alone" tests/acceptance tests/integration tests/migration
 	@$(BIN)/pytest $(BY_SANDBOX) tests/contract
 	@$(BIN)/pytest -m alone tests/acceptance tests/web
 
