@@ -38,7 +38,7 @@ _CURVE_COLUMNS = 40
     help="The hub's port. [else PORT, else 8000, or the next free one]",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address the hub listens on.")
-@click.option("--chaos", is_flag=True, help="Pull the plugs of busy machines all the while, and lose nothing.")
+@click.option("--chaos", is_flag=True, help="Pull plugs while jobs run and a network trains, and lose nothing.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="Keeps the demo's database, logs and results.")
 def command(once: bool, port: int | None, host: str, chaos: bool, folder: Path | None) -> int:
     """Start a hub and five synthetic nodes on this machine, run example jobs, and show what they made.

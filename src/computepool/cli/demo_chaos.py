@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from computepool import clock, entropy
 from computepool.cli.demo_network import STEPS, DemoNetwork, describe_outcome, list_network_faults
+from computepool.core.errors import ComputePoolError, HubUnavailable
 from computepool.core.jobs.state import JobState
 from computepool.wire.jobs import JobSpec
 
@@ -119,9 +120,9 @@ class Chaos:
         """There is always a curve that goes on."""
         if not self.networks:
             return
+        self._network = self._network or self._start_network()
         if self._network is None:
-            self._network = DemoNetwork.start(self.grid.submitter, self.grid.submitter_key, steps=self.network_steps)
-            self.say(f"a network begins to train; its curve, and what happens to it: {self._network.page}")
+            return
         self._network.look()
         if self._network.is_over:
             ended, self._network = self._network, None
@@ -131,11 +132,25 @@ class Chaos:
             self.faults += list_network_faults(outcome, steps=self.network_steps)
             self.trained += 1
 
+    def _start_network(self) -> DemoNetwork | None:
+        try:
+            network = DemoNetwork.start(self.grid.submitter, self.grid.submitter_key, steps=self.network_steps)
+        except HubUnavailable:
+            return None
+        except ComputePoolError as error:
+            # When Dana's credits are used up, for one. Jobs go on.
+            self.networks = False
+            self.faults.append(f"no network was trained: {error.message}")
+            self.say(self.faults[-1])
+            return None
+        self.say(f"a network begins to train; its curve, and what happens to it: {network.page}")
+        return network
+
 
 def weather(storm: Chaos, *, seconds: float) -> list[str]:
     """Until one network is over. What was promised and not kept; empty if all is well."""
     deadline = clock.seconds() + seconds
-    while not storm.trained:
+    while not storm.trained and storm.networks:
         if storm.grid.hub.exit_code is not None:
             return ["the hub ended by itself"]
         if clock.seconds() > deadline:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from computepool.core.errors import ComputePoolError, HubUnavailable
-from computepool.core.networks.run import OVER, RunState
+from computepool.core.networks.run import OVER, FeedKind, RunState
 from computepool.sdk import Client
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ class Outcome:
     state: RunState
     message: str
     steps: int
-    recoveries: int
+    # Hosts that it has lost.
+    failures: int
     last_loss: float | None
     # That of one process that trained the same network on the same samples, bit for bit.
     same_curve: bool
@@ -117,22 +118,23 @@ class DemoNetwork:
             state=RunState(self._seen.state),
             message=self._seen.message,
             steps=len(losses),
-            recoveries=count_recoveries(events),
+            failures=count_failures(events),
             last_loss=losses[-1] if losses else None,
             same_curve=losses == self._network.reference(self._data, len(losses)).losses,
         )
 
 
-def count_recoveries(events: Sequence[TrainEvent]) -> int:
-    return sum(event.kind == "recovery" for event in events)
+def count_failures(events: Sequence[TrainEvent]) -> int:
+    """Hosts that were lost. Recoveries are more: a run also begins anew to give a machine its part back."""
+    return sum(event.kind == FeedKind.FAILURE.value for event in events)
 
 
 def describe_outcome(outcome: Outcome) -> str:
     words = "equals" if outcome.same_curve else "does NOT equal"
     loss = "" if outcome.last_loss is None else f", loss {outcome.last_loss:.4f}"
-    failures = f"{outcome.recoveries} failure{'' if outcome.recoveries == 1 else 's'} survived"
+    survived = f"{outcome.failures} failure{'' if outcome.failures == 1 else 's'} survived"
     return (
-        f"The network {outcome.state.value}: {outcome.steps:,} steps{loss}, {failures}; its curve {words} that of "
+        f"The network {outcome.state.value}: {outcome.steps:,} steps{loss}, {survived}; its curve {words} that of "
         "one process, bit for bit."
     )
 
@@ -144,8 +146,8 @@ def list_network_faults(outcome: Outcome, *, steps: int) -> list[str]:
         faults.append(f"the network {outcome.state.value}: {outcome.message or 'no words'}")
     if outcome.steps != steps:
         faults.append(f"the network's curve has {outcome.steps} steps of {steps}")
-    if outcome.recoveries == 0:
-        faults.append("no plug was pulled under the network: nothing was shown")
+    if outcome.failures == 0:
+        faults.append("the network lost no machine: nothing was shown")
     if not outcome.same_curve:
         faults.append("the network's curve is not that of one process")
     return faults
