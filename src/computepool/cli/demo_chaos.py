@@ -61,6 +61,9 @@ class Chaos:
     def look(self) -> None:
         self._keep_busy()
         self._keep_training()
+        if self._network is not None and not self._network.is_at_work:
+            # Nobody knows yet who holds its parts: what it has lost is to be seen to come back first.
+            return
         is_due = clock.seconds() >= self._next_seconds
         can_lose_a_host = self._network is not None and self._network.can_lose_a_host
         # However fast the machine is, no network comes to its end unharmed.

@@ -89,10 +89,13 @@ class DemoNetwork:
         return self._seen is not None and RunState(self._seen.state) in OVER
 
     @property
+    def is_at_work(self) -> bool:
+        return self._seen is not None and RunState(self._seen.state) is RunState.RUNNING
+
+    @property
     def can_lose_a_host(self) -> bool:
         """It trains, and there is a checkpoint to go on from."""
-        seen = self._seen
-        return seen is not None and RunState(seen.state) is RunState.RUNNING and seen.checkpoint_step > 0
+        return self.is_at_work and self._seen is not None and self._seen.checkpoint_step > 0
 
     def describe(self) -> str:
         seen = self._seen
