@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from computepool.cli.demo_chaos import Chaos, weather
+from computepool.cli.demo_grid import run_grid
+from tests.support.checkpoint_story import wait_for
 from tests.support.hub_process import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,6 +64,23 @@ def test_the_demo_runs_its_examples_on_all_five_nodes_and_ends_cleanly():
         assert picture.read_bytes().startswith(b"\x89PNG")
         left = subprocess.run(["pgrep", "-f", folder], capture_output=True, text=True).stdout.split()
         assert left == []
+
+
+@pytest.mark.timeout(280)
+def test_chaos_takes_a_host_from_under_a_network_whose_curve_goes_on_and_the_books_stay_exact():
+    told = []
+    with tempfile.TemporaryDirectory(prefix="cp-chaos-") as folder:
+        Path(folder).chmod(0o755)
+        with (
+            run_grid(Path(folder), host="127.0.0.1", port=free_port(), say=told.append, networks=True) as grid,
+            Chaos(grid, told.append, network_steps=600) as storm,
+        ):
+            # A network that lost nobody is a fault, and so are a step too few, another curve, a lost job, a sum of
+            # the books that is not 0.
+            assert weather(storm, seconds=220) == [], told
+            assert any("with a part of the network" in line for line in told), told
+            # Whose plug was pulled comes back by itself.
+            wait_for(lambda: all(node.online for _, node in grid.list_nodes()), "all five nodes online", seconds=60)
 
 
 @pytest.mark.timeout(280)

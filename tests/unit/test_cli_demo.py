@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,11 @@ from computepool.cli.demo_examples import (
     read_sweep,
     stitch_picture,
 )
-from computepool.cli.demo_grid import OWNERS, DemoFailed, choose_port, default_folder, hub_env, spread
+from computepool.cli.demo_grid import HOSTING, OWNERS, DemoFailed, choose_port, default_folder, hub_env, spread
+from computepool.cli.demo_network import SEATS, Outcome, describe_missing, describe_outcome, list_network_faults
 from computepool.cli.fleet import PROFILES, Member, agent_env
 from computepool.core.jobs.state import AttemptState, JobState, SliceState
+from computepool.core.networks.run import RunState
 from computepool.wire.jobs import Attempt, Slice
 
 BIG, SMALL = UUID(int=1), UUID(int=2)
@@ -160,6 +163,49 @@ def test_settings_of_other_hubs_and_agents_do_not_reach_the_children(tmp_path: P
     assert hub["PORT"] == "8123"
     assert "DATABASE_URL" not in hub
     assert hub["PATH"] == agent["PATH"] == "/bin"
+
+
+def test_without_networks_neither_hub_nor_nodes_know_of_them(tmp_path: Path) -> None:
+    env = {"PATH": "/bin"}
+    keys = dict.fromkeys(OWNERS, "k")
+    plain, hosting = spread(PROFILES, keys), spread(PROFILES, keys, hosting=HOSTING)
+    assert not any(member.networks for member in plain)
+    # One may be away while another steps in.
+    assert sum(member.networks for member in hosting) > SEATS
+    wanted = "COMPUTEPOOL_NODE_NETWORKS"
+    assert wanted not in agent_env(env, plain[0], hub_url="http://h", state_dir=tmp_path)
+    assert agent_env(env, hosting[0], hub_url="http://h", state_dir=tmp_path)[wanted] == "true"
+    assert "COMPUTEPOOL_HUB_RPC_PORT" not in hub_env(env, folder=tmp_path, host="127.0.0.1", port=1)
+    hub = hub_env(env, folder=tmp_path, host="0.0.0.0", port=1, rpc_port=2)
+    assert (hub["COMPUTEPOOL_HUB_RPC_HOST"], hub["COMPUTEPOOL_HUB_RPC_PORT"]) == ("127.0.0.1", "2")
+
+
+GOOD = Outcome(RunState.SUCCEEDED, "", steps=3_000, failures=2, last_loss=0.25, same_curve=True)
+
+
+def test_a_network_that_came_through_has_no_faults_and_says_what_it_came_to() -> None:
+    assert list_network_faults(GOOD, steps=3_000) == []
+    told = describe_outcome(GOOD)
+    assert "3,000 steps, loss 0.2500, 2 failures survived; its curve equals that of one process, bit for bit" in told
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"state": RunState.FAILED, "message": "no seats"}, "the network failed: no seats"),
+        ({"steps": 2_999}, "the network's curve has 2999 steps of 3000"),
+        ({"failures": 0}, "the network lost no machine: nothing was shown"),
+        ({"same_curve": False}, "the network's curve is not that of one process"),
+    ],
+)
+def test_a_network_that_did_not_keep_a_promise_has_that_fault_alone(change: dict[str, Any], fault: str) -> None:
+    outcome = replace(GOOD, **change)
+    assert list_network_faults(outcome, steps=3_000) == [fault]
+    assert ("does NOT equal" in describe_outcome(outcome)) is not outcome.same_curve
+
+
+def test_a_demo_without_torch_says_how_to_get_the_network() -> None:
+    assert "that needs torch. Install them: pip install 'computepool[networks]'" in describe_missing(["torch"])
 
 
 @pytest.mark.parametrize(("is_root", "folder"), [(True, "/var/lib/computepool-demo"), (False, "/x/computepool-demo")])

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from computepool.cli.demo_chaos import choose_victim
+from computepool.cli.demo_chaos import choose_victim, list_hosts
 from computepool.cli.leaderboard import describe_leaders
 from computepool.core.live.leaderboard import Measure, Period
 from computepool.core.placement.slot import SlotKind
 from computepool.wire.leaderboard import Leader, Leaderboard
-from computepool.wire.live import MeshNode
+from computepool.wire.live import MeshEdge, MeshNode
 
 
 def make_board(by: Measure, *values: int) -> Leaderboard:
@@ -59,3 +59,18 @@ def test_chaos_takes_a_busy_synthetic_machine_and_never_the_last_one() -> None:
     for chance in (0.0, 0.5, 0.99):
         assert choose_victim([idle, busy, real], chance=chance) is busy
     assert choose_victim([busy, real, make_node("off", online=False)], chance=0.0) is None
+
+
+def test_chaos_takes_a_machine_of_the_network_when_it_is_the_networks_turn_and_spares_it_otherwise() -> None:
+    host, other = make_node("host", busy=True), make_node("other", busy=True)
+    for chance in (0.0, 0.5, 0.99):
+        assert choose_victim([host, other], {"host"}, under_network=True, chance=chance) is host
+        assert choose_victim([host, other], {"host"}, chance=chance) is other
+    # Without neighbours on the map nobody knows whose turn it is; plugs are pulled all the same.
+    assert choose_victim([host, other], (), under_network=True, chance=0.0) is host
+
+
+def test_hosts_of_a_network_are_those_with_a_neighbour_on_the_map() -> None:
+    edge = MeshEdge(run="r", source="a", target="b", vnodes=1)
+    assert list_hosts([edge]) == {"a", "b"}
+    assert list_hosts([]) == frozenset()

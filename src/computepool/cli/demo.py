@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,14 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from computepool.cli.demo_chaos import Chaos
     from computepool.cli.demo_examples import NodeUse, Setting
     from computepool.cli.demo_grid import Grid
     from computepool.sdk import JobHandle
     from computepool.wire.jobs import Job
 
 _JOBS_SECONDS_MAX = 90.0
+_NETWORK_SECONDS_MAX = 600.0
 _LOOK_SECONDS = 0.25
 _WATCH_SECONDS = 1.0
 _CURVE_COLUMNS = 40
@@ -35,7 +38,7 @@ _CURVE_COLUMNS = 40
     help="The hub's port. [else PORT, else 8000, or the next free one]",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address the hub listens on.")
-@click.option("--chaos", is_flag=True, help="Pull the plugs of busy machines all the while, and lose nothing.")
+@click.option("--chaos", is_flag=True, help="Pull plugs while jobs run and a network trains, and lose nothing.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="Keeps the demo's database, logs and results.")
 def command(once: bool, port: int | None, host: str, chaos: bool, folder: Path | None) -> int:
     """Start a hub and five synthetic nodes on this machine, run example jobs, and show what they made.
@@ -43,21 +46,28 @@ def command(once: bool, port: int | None, host: str, chaos: bool, folder: Path |
     Needs no GPU and no database. Ctrl-C ends everything.
     """
     from computepool.cli.demo_grid import DemoFailed, default_folder, run_grid
+    from computepool.cli.demo_network import describe_missing, list_missing
     from computepool.cli.processes import signals_end_the_block
     from computepool.cli.terminal import aside
 
     chosen = (folder or default_folder(os.environ, is_root=hasattr(os, "geteuid") and os.geteuid() == 0)).absolute()
     console = aside()
+    missing = list_missing() if chaos else []
+    networks = chaos and not missing
 
     def say(text: str) -> None:
         console.print(f"{text} ...", style="dim")
 
     with signals_end_the_block():
         try:
-            with run_grid(chosen, host=host, port=port, say=say) as grid:
+            with run_grid(chosen, host=host, port=port, say=say, networks=networks) as grid:
                 faults = _show_examples(grid, chosen, console)
+                if missing:
+                    click.echo(f"\n{describe_missing(missing)}")
                 if not once:
-                    _stay(grid, chosen, chaos=chaos)
+                    _stay(grid, chosen, chaos=chaos, networks=networks)
+                elif networks and not faults:
+                    faults = _weather(grid)
         except DemoFailed as failure:
             faults = [str(failure)]
         except KeyboardInterrupt:
@@ -219,10 +229,17 @@ def describe_path() -> str:
     return "" if folder is None else f"  export PATH={folder}:$PATH\n"
 
 
-def _stay(grid: Grid, folder: Path, *, chaos: bool) -> None:
+def _weather(grid: Grid) -> list[str]:
+    """One network to its end while plugs are pulled, and what was promised and not kept."""
+    from computepool.cli.demo_chaos import Chaos, weather
+
+    with Chaos(grid, click.echo) as storm:
+        return weather(storm, seconds=_NETWORK_SECONDS_MAX)
+
+
+def _stay(grid: Grid, folder: Path, *, chaos: bool, networks: bool) -> None:
     from computepool.cli.demo_chaos import Chaos
-    from computepool.cli.demo_grid import SUBMITTER, DemoFailed, make_links
-    from computepool.cli.fleet import report_ended
+    from computepool.cli.demo_grid import SUBMITTER, make_links
 
     # The first ones have scrolled away, and may have been used.
     link = make_links(grid).get(SUBMITTER)
@@ -237,8 +254,17 @@ def _stay(grid: Grid, folder: Path, *, chaos: bool) -> None:
         "  computepool run --slices 3 -- sh -c 'echo slice $COMPUTEPOOL_SLICE_INDEX runs'\n"
         f"Logs and results are in {folder}. Ctrl-C ends everything."
     )
+    with ExitStack() as stack:
+        storm = stack.enter_context(Chaos(grid, click.echo, networks=networks)) if chaos else None
+        _attend(grid, storm)
+
+
+def _attend(grid: Grid, storm: Chaos | None) -> None:
+    """Until Ctrl-C, or until the hub has ended."""
+    from computepool.cli.demo_grid import DemoFailed
+    from computepool.cli.fleet import report_ended
+
     told: set[str] = set()
-    storm = Chaos(grid, click.echo) if chaos else None
     while True:
         if storm is not None:
             storm.look()

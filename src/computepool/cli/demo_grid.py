@@ -13,7 +13,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,9 @@ from computepool.wire.nodes import Node
 
 SUBMITTER = "Dana"
 OWNERS = ("Asha", "Bruno", "Chen")
+# Who takes parts of networks, where some are trained: twice as many as hold one at a time, so that one steps in when
+# another's plug is pulled.
+HOSTING = ("rtx-4090", "rtx-3090", "rtx-4070", "rtx-3060")
 
 _HUB_SECONDS_MAX = 60.0
 _NODES_SECONDS_MAX = 30.0
@@ -36,6 +39,8 @@ _FLEET_GRACE_SECONDS = 10.0
 _LOOK_SECONDS = 0.1
 _LAST_LINES = 12
 _PORT_FIRST, _PORT_COUNT = 8000, 50
+# Of gRPC: only the fleet and the demo itself call it.
+_RPC_HOST = "127.0.0.1"
 
 
 class DemoFailed(Exception):
@@ -64,8 +69,11 @@ class Grid:
 
 
 @contextmanager
-def run_grid(folder: Path, *, host: str, port: int | None, say: Callable[[str], None]) -> Iterator[Grid]:
-    """Everything is up inside the block and ended after it, the fleet before the hub."""
+def run_grid(
+    folder: Path, *, host: str, port: int | None, say: Callable[[str], None], networks: bool = False
+) -> Iterator[Grid]:
+    """Everything is up inside the block and ended after it, the fleet before the hub. With `networks` it trains them,
+    too."""
     _require_hub_extra()
     with ExitStack() as stack:
         stack.enter_context(_alone_in(folder))
@@ -73,13 +81,14 @@ def run_grid(folder: Path, *, host: str, port: int | None, say: Callable[[str], 
         hub_url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{chosen}"
         hubs = stack.enter_context(Children(grace_seconds=_HUB_GRACE_SECONDS))
         say("Starting the hub")
-        hub = _start_hub(hubs, folder, host=host, port=chosen)
+        rpc_port = choose_port(_RPC_HOST, range(chosen + 1, chosen + 1 + _PORT_COUNT)) if networks else 0
+        hub = _start_hub(hubs, folder, host=host, port=chosen, rpc_port=rpc_port)
         _await_hub(hub, hub_url)
         keys = _ensure_accounts(folder, hub_url)
         clients = {name: stack.enter_context(Client(hub_url, key)) for name, key in keys.items()}
         agents = stack.enter_context(Children(grace_seconds=_FLEET_GRACE_SECONDS))
         say("Starting five nodes of three owners")
-        members = spread(PROFILES, keys)
+        members = spread(PROFILES, keys, hosting=HOSTING if networks else ())
         fleet = start_fleet(agents, members, hub_url=hub_url, folder=folder / "nodes")
         owners = {name: clients[name] for name in OWNERS}
         grid = Grid(hub_url, clients[SUBMITTER], keys[SUBMITTER], owners, hub, fleet)
@@ -90,9 +99,12 @@ def run_grid(folder: Path, *, host: str, port: int | None, say: Callable[[str], 
             say("Ending the nodes and the hub")
 
 
-def spread(profiles: Sequence[str], keys: Mapping[str, str]) -> list[Member]:
+def spread(profiles: Sequence[str], keys: Mapping[str, str], *, hosting: Collection[str] = ()) -> list[Member]:
     """The machines go to the owners in turn."""
-    return [Member(profile, profile, keys[OWNERS[i % len(OWNERS)]]) for i, profile in enumerate(profiles)]
+    return [
+        Member(profile, profile, keys[OWNERS[i % len(OWNERS)]], networks=profile in hosting)
+        for i, profile in enumerate(profiles)
+    ]
 
 
 def default_folder(env: Mapping[str, str], *, is_root: bool) -> Path:
@@ -102,13 +114,14 @@ def default_folder(env: Mapping[str, str], *, is_root: bool) -> Path:
     return Path(env.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "computepool-demo"
 
 
-def hub_env(env: Mapping[str, str], *, folder: Path, host: str, port: int) -> dict[str, str]:
+def hub_env(env: Mapping[str, str], *, folder: Path, host: str, port: int, rpc_port: int = 0) -> dict[str, str]:
     """Settings meant for a real hub or a real database must not reach the demo's."""
     foreign = ("DATABASE_URL", "HUB_URL", "PORT")
     kept = {name: value for name, value in env.items() if not name.startswith("COMPUTEPOOL_") and name not in foreign}
     return kept | {
         "PORT": str(port),
         "COMPUTEPOOL_HUB_HOST": host,
+        **({"COMPUTEPOOL_HUB_RPC_HOST": _RPC_HOST, "COMPUTEPOOL_HUB_RPC_PORT": str(rpc_port)} if rpc_port else {}),
         "COMPUTEPOOL_HUB_DEMO": "true",
         "COMPUTEPOOL_HUB_OPERATOR_LINK": "true",
         # Work on the map goes out from somewhere. Credits are rupees, so the demo's hub stands in India.
@@ -158,11 +171,11 @@ def _alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
-def _start_hub(children: Children, folder: Path, *, host: str, port: int) -> Child:
+def _start_hub(children: Children, folder: Path, *, host: str, port: int, rpc_port: int) -> Child:
     return children.start(
         "hub",
         [sys.executable, "-m", "computepool.hub"],
-        env=hub_env(os.environ, folder=folder, host=host, port=port),
+        env=hub_env(os.environ, folder=folder, host=host, port=port, rpc_port=rpc_port),
         log_path=folder / "hub.log",
     )
 

@@ -46,6 +46,8 @@ class Member:
     name: str
     profile: str
     owner_key: str
+    # Hosts VNodes of networks, too.
+    networks: bool = False
 
 
 @click.group("fleet")
@@ -108,6 +110,12 @@ def agent_env(env: Mapping[str, str], member: Member, *, hub_url: str, state_dir
         "COMPUTEPOOL_NODE_NAME": member.name,
         "COMPUTEPOOL_NODE_PROFILE": member.profile,
         **({"COMPUTEPOOL_NODE_REGION": country} if (country := COUNTRIES.get(member.profile)) else {}),
+        # All on one machine: nobody else is to reach its hosts.
+        **(
+            {"COMPUTEPOOL_NODE_NETWORKS": "true", "COMPUTEPOOL_NODE_NETWORKS_LISTEN": "127.0.0.1:0"}
+            if member.networks
+            else {}
+        ),
         "COMPUTEPOOL_NODE_STATE_DIR": str(state_dir),
         "COMPUTEPOOL_NODE_DRAIN_SECONDS": str(DRAIN_SECONDS),
         # Five agents that each try every engine would make a demo wait.

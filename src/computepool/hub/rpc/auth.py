@@ -40,7 +40,7 @@ class Access(str, Enum):
 
 
 async def name_caller(rpc: RpcContext, access: Access, metadata: Mapping[str, str], *, peer: str) -> Caller:
-    """Raises Unauthenticated, Forbidden, StaleLease or RateLimited."""
+    """Raises Unauthenticated, Forbidden, StaleLease or RateLimited; HubUnavailable while its plug is pulled."""
     if wire.VERSION in metadata:
         wire.check_version_text(metadata[wire.VERSION])
     if access is Access.LEASE:
@@ -66,6 +66,7 @@ async def _name_lease(rpc: RpcContext, metadata: Mapping[str, str]) -> LeaseCall
             f"Give the lease that you hold: metadata {wire.ATTEMPT_ID} and {wire.LEASE_SECRET}."
         ) from None
     caller = await rpc.callers.get_lease(attempt_id, metadata.get(wire.LEASE_SECRET, ""))
+    rpc.plugs.check(caller.node_id)
     rpc.rate_limits.spend(caller.attempt_id, per_minute=NODE_CALLS_PER_MINUTE)
     return caller
 

@@ -14,6 +14,7 @@ from computepool.hub.rpc.reach import Reach
 from computepool.hub.rpc.relay import Relay
 from computepool.hub.services.callers import Callers
 from computepool.hub.services.keyring import Keyring
+from computepool.hub.services.plugs import Plugs
 from computepool.hub.services.rate_limits import RateLimits
 from computepool.hub.store.connect import Pool
 
@@ -32,6 +33,8 @@ class RpcContext:
     # The runs that this process owns, and the sessions of their hosts.
     hosting: Hosting
     reach: Reach = field(default_factory=Reach)
+    # Of demos.
+    plugs: Plugs = field(default_factory=Plugs)
     rate_limits: RateLimits = field(default_factory=RateLimits)
     # Set when the process is asked to end: streams finish what they are at and close.
     closing: bool = False

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from computepool import entropy
-from computepool.core.ids import AttemptId
+from computepool.core.ids import AttemptId, NodeId
 from computepool.core.networks.placement import Location
 from computepool.core.networks.run import SendDrop, SendProbe, SendRun
 from computepool.hub.blobs.fetch import Fetcher
@@ -19,6 +19,7 @@ from computepool.hub.services.inference import AskOrder, InferenceDesk, OpenOrde
 from computepool.hub.services.keyring import Keyring
 from computepool.hub.services.market import follow
 from computepool.hub.services.owners import Order, PrepareOrder, RunOwner
+from computepool.hub.services.plugs import Plugs
 from computepool.hub.services.prices import PriceBook, read_rate_card
 from computepool.hub.services.run_audits import AuditOrder, ReplayOrder, ShowOrder
 from computepool.hub.services.seat_tokens import issue_seat_token
@@ -197,12 +198,17 @@ class Hosting:
         await follow(pool, self.prices, ())
 
 
-def open_hosting(settings: HubSettings, pool: Pool, keyring: Keyring, blobs: LocalBlobs, reach: Reach) -> Hosting:
+def open_hosting(
+    settings: HubSettings, pool: Pool, keyring: Keyring, blobs: LocalBlobs, reach: Reach, plugs: Plugs
+) -> Hosting:
     card, _ = read_rate_card(settings.rate_card_file)
     prices = PriceBook(card, holdback_seconds=settings.holdback_seconds)
     sessions = Sessions(keyring, settings)
 
-    async def dial(address: str, attempt_id: AttemptId) -> bool:
+    async def dial(address: str, attempt_id: AttemptId, node_id: NodeId) -> bool:
+        if plugs.is_out(node_id):
+            # The cable is pulled for both directions: whoever cannot call is not found by a call, either.
+            return False
         # The address was proven when the host came: it is the one that it called from.
         peer = address.rpartition(":")[0].strip("[]")
         secret = keyring.lease_secret(attempt_id)

@@ -29,6 +29,7 @@ from computepool.hub.rpc.relay import Relay
 from computepool.hub.rpc.routing import Rpc, build_handlers, service_names
 from computepool.hub.services.callers import Callers
 from computepool.hub.services.keyring import Keyring
+from computepool.hub.services.plugs import Plugs
 from computepool.hub.store.connect import Pool, create_pool
 from computepool.settings import InvalidSettings
 from computepool.wire.grpc_poller import keep_poller
@@ -39,6 +40,8 @@ log = logging.getLogger("computepool.rpc")
 # Streams of hosts never end by themselves: they are told, and then cut.
 SHUTDOWN_SECONDS = 0.5
 CHORE_SECONDS = 5.0
+# Whoever pulls a plug looks at what follows.
+PLUGS_SECONDS = 1.0
 # The port may still be held by the process before us, which is ending.
 EXIT_TRY_AGAIN = 1
 
@@ -60,13 +63,14 @@ def list_chores(rpc: RpcContext) -> list[Coroutine[Any, Any, None]]:
         _repeat("keyring", lambda: rpc.keyring.refresh(rpc.pool)),
         _repeat("used_keys", rpc.callers.flush_used_keys),
         _repeat("market", lambda: rpc.hosting.follow_market(rpc.pool)),
+        *([_repeat("plugs", lambda: rpc.plugs.refresh(rpc.pool), PLUGS_SECONDS)] if rpc.settings.demo else []),
         rpc.hosting.owner.run(),
     ]
 
 
-async def _repeat(name: str, run_once: Any) -> None:
+async def _repeat(name: str, run_once: Any, seconds: float = CHORE_SECONDS) -> None:
     while True:
-        await asyncio.sleep(CHORE_SECONDS)
+        await asyncio.sleep(seconds)
         try:
             await run_once()
         except Exception as error:
@@ -108,7 +112,7 @@ async def _compose(handover: Handover, pool: Pool, http: httpx.AsyncClient) -> R
     settings = handover.settings
     keyring = Keyring(handover.hub_id)
     await keyring.refresh(pool)
-    local_blobs, reach = LocalBlobs(Path(handover.blobs_dir)), Reach()
+    local_blobs, reach, plugs = LocalBlobs(Path(handover.blobs_dir)), Reach(), Plugs()
     return RpcContext(
         settings=settings,
         pool=pool,
@@ -122,8 +126,9 @@ async def _compose(handover: Handover, pool: Pool, http: httpx.AsyncClient) -> R
         ),
         http=http,
         health=Health(service_names(all_rpcs())),
-        hosting=open_hosting(settings, pool, keyring, local_blobs, reach),
+        hosting=open_hosting(settings, pool, keyring, local_blobs, reach, plugs),
         reach=reach,
+        plugs=plugs,
     )
 
 

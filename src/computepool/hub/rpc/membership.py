@@ -184,6 +184,8 @@ class _Host:
             message = await self.call.stream.read()
             if message is grpc.aio.EOF:
                 return
+            # What came through before the cable was pulled has been read; this one was never heard.
+            self.call.rpc.plugs.check(self.node_id)
             yield message
 
     async def read_beat(self, said: pb.HostBeat) -> Heard:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from computepool.core.ids import AccountId, AttemptId, JobId, RunId
+from computepool.core.ids import AccountId, AttemptId, JobId, NodeId, RunId
 from computepool.core.networks.epochs import list_locations
 from computepool.core.networks.needs import Need, list_links, list_needs
 from computepool.core.networks.partition import Link
@@ -58,7 +58,7 @@ class Post(Protocol):
 
 
 # Whether a host can be dialled and proves that it is the one that holds this attempt.
-Dial = Callable[[str, AttemptId], Awaitable[bool]]
+Dial = Callable[[str, AttemptId, NodeId], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from computepool.core.networks.run import (
     PlaceSeats,
     ProbeAnswered,
     Run,
+    Seat,
     SendDrop,
     SendPrepare,
     SendProbe,
@@ -435,7 +436,7 @@ class RunOwner:
         seat = owned.run.seats[effect.seat]
         asked_at = clock.seconds()
         closed_seconds = self._seconds() - seat.closed_at if seat.closed_at is not None else 0.0
-        alive = bool(seat.address and self._dial) and await self._dials(seat.address, effect.attempt_id)
+        alive = await self._dials(seat, effect.attempt_id)
         while not alive and clock.seconds() - asked_at < SEARCH_SECONDS:
             await asyncio.sleep(TICK_SECONDS)
             heard_within = closed_seconds + clock.seconds() - asked_at - FLUSH_SECONDS
@@ -446,11 +447,12 @@ class RunOwner:
         if alive:
             await self.hear(owned.run.id, Heard(ProbeAnswered(effect.seat, effect.attempt_id)))
 
-    async def _dials(self, address: str, attempt_id: AttemptId) -> bool:
-        assert self._dial is not None
+    async def _dials(self, seat: Seat, attempt_id: AttemptId) -> bool:
+        if not seat.address or seat.node_id is None or self._dial is None:
+            return False
         try:
             async with asyncio.timeout(SEARCH_SECONDS):
-                return await self._dial(address, attempt_id)
+                return await self._dial(seat.address, attempt_id, seat.node_id)
         except TimeoutError:
             return False
 

@@ -1,4 +1,5 @@
-"""The plug of a synthetic node, in demos: while it is out, no hub answers that node, as if its cable were pulled."""
+"""The plug of a synthetic node, in demos: while it is out, no hub answers that node or the hosts on it,
+by HTTP or gRPC, as if its cable were pulled."""
 
 from __future__ import annotations
 
@@ -29,9 +30,12 @@ class Plugs:
             left = await store.list_unplugged(conn)
         self._until = {node_id: clock.seconds() + seconds for node_id, seconds in left.items()}
 
-    def check(self, node_id: NodeId) -> None:
+    def is_out(self, node_id: NodeId) -> bool:
         until = self._until.get(node_id)
-        if until is not None and until > clock.seconds():
+        return until is not None and until > clock.seconds()
+
+    def check(self, node_id: NodeId) -> None:
+        if self.is_out(node_id):
             raise HubUnavailable("Somebody has pulled the plug of this node. It is a demo; try again.")
 
 
