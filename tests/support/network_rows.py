@@ -93,6 +93,7 @@ POSSIBLE = [
     _set("runs", "epoch = 1, state = 'succeeded', finished_at = now(), step = 10, checkpoint_step = 10"),
     _set("placements", "seat = 'seat-1', incarnation = 3"),
     _pnode(),
+    _pnode(pace_ratio=0.5, paced_at="now()"),
     _checkpoint(complete_at="now()", audited_at="now()"),
     _part(),
     _blob(),
@@ -115,6 +116,10 @@ IMPOSSIBLE = [
     ("pnodes_latency_check", _pnode(latency_seconds="'infinity'")),
     ("pnodes_measured_rate_check", _pnode(measured_bytes_per_second=0)),
     ("pnodes_measured_rate_check", _pnode(measured_bytes_per_second="'infinity'")),
+    ("pnodes_pace_check", _pnode(pace_ratio=0, paced_at="now()")),
+    ("pnodes_pace_check", _pnode(pace_ratio="'infinity'", paced_at="now()")),
+    ("pnodes_paced_check", _pnode(pace_ratio=0.5)),
+    ("pnodes_paced_check", _pnode(paced_at="now()")),
     ("pnodes_held_check", _pnode(held_sha256s="array_fill('\\x00'::bytea, ARRAY[65])")),
     (
         "runs_epoch_check",
