@@ -315,7 +315,7 @@ async def test_ones_own_job_on_ones_own_node_is_free(spine, books):
 
 
 async def test_control_a_hub_that_forgets_to_post_is_found_by_the_books(spine, monkeypatch):
-    async def forget(conn: object, postings: object) -> None:
+    async def forget(conn: object, postings: object, **options: object) -> None:
         return
 
     monkeypatch.setattr(billing, "post", forget)
@@ -328,8 +328,8 @@ async def test_control_a_hub_that_posts_a_result_twice_is_refused_by_the_books(s
     posted = []
     really = billing.post
 
-    async def twice(conn: Any, postings: list[Posting]) -> None:
-        await really(conn, postings)
+    async def twice(conn: Any, postings: list[Posting], **options: Any) -> None:
+        await really(conn, postings, **options)
         posted.extend(await ledger.post(conn, postings, writes_jobs=False))
 
     monkeypatch.setattr(billing, "post", twice)

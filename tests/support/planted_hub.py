@@ -135,7 +135,7 @@ def post_later() -> None:
     really_finish, really_post = attempts.finish_attempts, billing.post
     late = []
 
-    async def keep(conn, postings):
+    async def keep(conn, postings, **options):
         late.append(postings)
 
     async def finish(pool, reports, **options):

@@ -50,6 +50,7 @@ from computepool.hub.store import slices as slice_store
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Pool, create_pool
 from computepool.hub.store.jobs import Job
+from computepool.hub.store.ledger import OpenAccounts
 from computepool.hub.store.nodes import OfferedSlot
 from computepool.receipts import RECEIPT_TYPE
 from computepool.wire import jobs as wire_jobs
@@ -137,6 +138,8 @@ class Spine:
     bench: Bench
     # Attempts that have left their slots, as the services told it.
     ended: list[EndedAttempt] = field(default_factory=list)
+    # What it knows of the books, as every hub does.
+    opened: OpenAccounts = field(default_factory=OpenAccounts)
 
     def open_second_hub(self) -> Spine:
         """Another hub on the same database: it shares nothing of what this one remembers."""
@@ -299,7 +302,9 @@ class Spine:
 
     async def _judge(self, checked: Sequence[Report | ComputePoolError]) -> list[CompleteAnswer | ComputePoolError]:
         sound = [item for item in checked if isinstance(item, Report)]
-        judged = iter(await attempt_service.finish_attempts(self.pool, sound, on_end=self.ended.extend))
+        judged = iter(
+            await attempt_service.finish_attempts(self.pool, sound, on_end=self.ended.extend, opened=self.opened)
+        )
         outcomes = [next(judged) if isinstance(item, Report) else item for item in checked]
         return [_to_answer(outcome) for outcome in outcomes]
 

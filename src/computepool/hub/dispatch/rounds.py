@@ -41,6 +41,7 @@ from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.hub import Change
 from computepool.hub.store.jobs import Job
+from computepool.hub.store.ledger import OpenAccounts
 from computepool.wire.attempts import CompleteOutcome
 
 log = logging.getLogger("computepool.dispatch")
@@ -104,6 +105,7 @@ class Rounds:
         self._share = share
         self._elsewhere = elsewhere
         self._stubborn = Stubborn()
+        self._opened = OpenAccounts()
         self._wake = asyncio.Event()
         self._stale = True
         self._looked_at, self._look_seconds = 0.0, 0.0
@@ -288,7 +290,7 @@ class Rounds:
         claims = [ending.claim for ending in endings if ending.claim is not None and ending.claim.open]
         if not claims:
             return await finish_attempts(
-                self._leases.pool, reports, on_end=self._on_end, audit_key=self._leases.audit_key
+                self._leases.pool, reports, on_end=self._on_end, audit_key=self._leases.audit_key, opened=self._opened
             )
         turn = _Turn()
         try:
@@ -298,6 +300,7 @@ class Rounds:
                 on_end=self._on_end,
                 then=lambda conn: self._grant_on(conn, claims, turn, lock=True),
                 audit_key=self._leases.audit_key,
+                opened=self._opened,
             )
         except BaseException:
             self._undo(turn)
@@ -327,7 +330,7 @@ class Rounds:
         """The same with a transaction for each, to measure what it is worth to share one."""
         reports = [ending.report for ending in endings]
         outcomes = await finish_attempts(
-            self._leases.pool, reports, on_end=self._on_end, audit_key=self._leases.audit_key
+            self._leases.pool, reports, on_end=self._on_end, audit_key=self._leases.audit_key, opened=self._opened
         )
         for ending in endings:
             if ending.claim is not None and ending.claim.open:

@@ -43,6 +43,7 @@ from computepool.hub.store import nodes as node_store
 from computepool.hub.store.attempts import HeldAttempt, ReportRow
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.hub import ChangeKind
+from computepool.hub.store.ledger import OpenAccounts
 from computepool.wire.attempts import CompleteOutcome
 
 LOG_PIECE_BYTES_MAX = 262_144
@@ -64,15 +65,16 @@ async def finish_attempts(
     on_end: OnEnd = ignore_end,
     then: Then | None = None,
     audit_key: bytes = b"",
+    opened: OpenAccounts | None = None,
 ) -> list[CompleteOutcome | ComputePoolError]:
     """Judges reports together. A refusal of one is a value and never spoils the others.
 
     `then` is done in the same transaction: whoever ends an attempt often wants the next one, and two commits would
     cost them twice the wait. Results take the short way, in one transaction; what is left of the batch takes the long
     way, in another, because it locks slices and the first has locked jobs by then. Which results are run again by
-    others is drawn with `audit_key`.
+    others is drawn with `audit_key`. `opened` is what the hub knows of the books.
     """
-    delivered = await _deliver(pool, reports, on_end=on_end, then=then)
+    delivered = await _deliver(pool, reports, on_end=on_end, then=then, opened=opened or OpenAccounts())
     rest = [report for report in reports if report.attempt_id not in delivered]
     if not rest:
         return [delivered[report.attempt_id] for report in reports]
@@ -81,7 +83,7 @@ async def finish_attempts(
 
 
 async def _deliver(
-    pool: Pool, reports: Sequence[Report], *, on_end: OnEnd, then: Then | None
+    pool: Pool, reports: Sequence[Report], *, on_end: OnEnd, then: Then | None, opened: OpenAccounts
 ) -> dict[AttemptId, CompleteOutcome | ComputePoolError]:
     plain = list_plain(reports)
     if not plain:
@@ -90,9 +92,10 @@ async def _deliver(
         delivered = await deliver(conn, plain)
         if then is not None and len(delivered.outcomes) == len(reports):
             await then(conn)
-        await billing.post(conn, delivered.postings)
+        await billing.post(conn, delivered.postings, opened=opened)
         if delivered.has_stopped:
             await hub_store.record_change(conn, ChangeKind.CONTROLS)
+    opened.note(delivered.postings)
     on_end(delivered.ended)
     return delivered.outcomes
 

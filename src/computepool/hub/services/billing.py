@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
 
+from computepool.core.errors import HubUnavailable
 from computepool.core.ids import AccountId, AttemptId, JobId
 from computepool.core.jobs.lease import Attempt
 from computepool.core.jobs.state import ATTEMPT_LIVE, JOB_TERMINAL, AttemptState
@@ -30,6 +31,7 @@ from computepool.hub.store import ledger
 from computepool.hub.store.attempts import JobCounts, LockedAttempt, ReportRow
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.deliveries import Held
+from computepool.hub.store.ledger import OpenAccounts
 
 _UNENDED = (AttemptState.LEASED, AttemptState.RUNNING, AttemptState.LOST)
 
@@ -134,13 +136,25 @@ def choose_fee_shard(now: datetime) -> int:
     return now.microsecond % len(SHARDS[AccountKind.FEE])
 
 
-async def post(conn: Connection, postings: list[Posting]) -> None:
-    """Last in its transaction: accounts come last in the order of locks."""
-    if not postings:
+async def post(conn: Connection, postings: list[Posting], *, opened: OpenAccounts | None = None) -> None:
+    """Last in its transaction: accounts come last in the order of locks.
+
+    Without asking first where all accounts are among those that are known to be open: holds cover what is charged.
+    """
+    if postings and opened is not None and opened.include(postings):
+        await _post_at_once(conn, postings, opened)
         return
     for outcome in await ledger.post(conn, postings, writes_jobs=False):
         if isinstance(outcome, Refusal):
             raise to_error(outcome)
+
+
+async def _post_at_once(conn: Connection, postings: list[Posting], opened: OpenAccounts) -> None:
+    try:
+        await ledger.post_at_once(conn, postings)
+    except ledger.Unpostable as error:
+        opened.forget()
+        raise HubUnavailable("The books are not as this hub believed. Try again.") from error
 
 
 def _add(postings: list[Posting], made: Posting | Refusal) -> None:

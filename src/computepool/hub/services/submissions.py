@@ -30,6 +30,7 @@ from computepool.core.jobs.spec import (
 )
 from computepool.core.jobs.state import JobState
 from computepool.core.ledger import verbs
+from computepool.core.ledger.accounts import submitter_held
 from computepool.core.ledger.amount import AMOUNT_MAX
 from computepool.core.ledger.charging import PriceMode
 from computepool.core.ledger.refusal import InsufficientCredits, Refusal
@@ -214,28 +215,38 @@ class Submissions:
 
     async def _insert(self, conn: Connection, jobs: Sequence[NewJob], grants: Sequence[Grant]) -> Inserted:
         """Jobs, their secrets and what they hold, at once or not at all."""
-        if not any(job.reserve_microcredits or job.sealed for job in jobs):
-            return await self._insert_rows(conn, jobs, grants)
+        holds = [_to_hold(job) for job in jobs if job.reserve_microcredits]
+        try:
+            if not any(job.sealed for job in jobs):
+                return await self._insert_rows(conn, jobs, grants, holds)
+            async with conn.transaction():
+                return await self._insert_sealed(conn, jobs, grants, holds)
+        except ledger.Unpostable:
+            pass
         async with conn.transaction():
-            inserted = await self._insert_rows(conn, jobs, grants)
-            sealed = {job.id: job.sealed for job in jobs if job.sealed and job.id in inserted.created_at}
-            if sealed:
-                await secret_store.insert_secrets(conn, sealed)
-            holds = [_to_hold(job) for job in jobs if job.id in inserted.created_at and job.reserve_microcredits]
-            outcomes = await ledger.post(conn, holds, writes_jobs=False)
-            pairs = zip(holds, outcomes, strict=True)
-            refused = {hold.job_id for hold, outcome in pairs if hold.job_id and isinstance(outcome, Refusal)}
-            if refused:
-                raise _Unpaid(refused)
+            inserted = await self._insert_sealed(conn, jobs, grants, ())
+            await _post_each(conn, [hold for hold in holds if hold.job_id in inserted.created_at])
         return inserted
 
-    async def _insert_rows(self, conn: Connection, jobs: Sequence[NewJob], grants: Sequence[Grant]) -> Inserted:
+    async def _insert_sealed(
+        self, conn: Connection, jobs: Sequence[NewJob], grants: Sequence[Grant], holds: Sequence[Posting]
+    ) -> Inserted:
+        inserted = await self._insert_rows(conn, jobs, grants, holds)
+        sealed = {job.id: job.sealed for job in jobs if job.sealed and job.id in inserted.created_at}
+        if sealed:
+            await secret_store.insert_secrets(conn, sealed)
+        return inserted
+
+    async def _insert_rows(
+        self, conn: Connection, jobs: Sequence[NewJob], grants: Sequence[Grant], holds: Sequence[Posting]
+    ) -> Inserted:
         return await job_store.insert_jobs(
             conn,
             jobs,
             grants,
             rate_card_version=self._leases.prices.card.version,
             lease_seconds=self._lease_seconds,
+            holds=holds,
         )
 
     def forget_account(self, account_id: UUID) -> None:
@@ -295,8 +306,13 @@ class Submissions:
         if len(self._allowances) + len(old) > ALLOWANCES_REMEMBERED_MAX:
             self._allowances.clear()
             old = set(account_ids)
-        for account_id, usage in (await account_store.list_usage(conn, old)).items():
+        found = await account_store.list_usage(conn, old)
+        for account_id, usage in found.items():
             self._allowances[account_id] = _Allowance(usage, now + ALLOWANCE_SECONDS)
+        # Once in an account's life: its first job is then written like all others, at once.
+        new = [submitter_held(usage.id) for usage in found.values() if usage.available and not usage.has_held]
+        if new:
+            await ledger.open_accounts(conn, new)
 
     async def _find_over_limit(
         self, conn: Connection, submission: Submission, *, in_batch: tuple[int, int]
@@ -448,6 +464,15 @@ class _Unpaid(Exception):
 
     def __init__(self, job_ids: Set[JobId]) -> None:
         self.job_ids = job_ids
+
+
+async def _post_each(conn: Connection, holds: Sequence[Posting]) -> None:
+    """Raises `_Unpaid` with those that cannot be posted."""
+    outcomes = await ledger.post(conn, holds, writes_jobs=False)
+    pairs = zip(holds, outcomes, strict=True)
+    refused = {hold.job_id for hold, outcome in pairs if hold.job_id and isinstance(outcome, Refusal)}
+    if refused:
+        raise _Unpaid(refused)
 
 
 def _to_hold(job: NewJob) -> Posting:

@@ -51,6 +51,8 @@ class Usage:
     stored_bytes_max: int
     # What it can spend, in microcredits, and whether it may.
     available: int
+    # Whether it has ever held some of it.
+    has_held: bool
     frozen: bool
     open_slices: int
 

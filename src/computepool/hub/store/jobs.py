@@ -11,12 +11,14 @@ from uuid import UUID
 from computepool.core.ids import AccountId, AttemptId, JobId, RunId, ShapeId
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import JobState
+from computepool.core.ledger.transfer import Posting
 from computepool.core.placement.price import SlicePrice
 from computepool.core.placement.weights import Preference
 from computepool.core.trust.validation import Verify
 from computepool.hub.store.arrays import to_array, to_bytes_array, to_sparse_array, to_text_array
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Connection
+from computepool.hub.store.ledger import telling_unpostable
 from computepool.hub.store.queries import load_queries
 
 _q = load_queries("jobs")
@@ -144,46 +146,56 @@ async def insert_jobs(
     *,
     rate_card_version: str,
     lease_seconds: float,
+    holds: Sequence[Posting] = (),
 ) -> Inserted:
-    """What is not in the answer has a key that was used before, or by a twin in the same batch."""
-    rows = [
-        row
-        async for row in _q.insert_jobs(
-            conn,
-            ids=to_array([j.id for j in jobs]),
-            account_ids=to_array([j.account_id for j in jobs]),
-            names=to_text_array([j.name for j in jobs]),
-            specs=to_text_array([j.spec for j in jobs]),
-            shape_ids=to_array([j.shape_id for j in jobs]),
-            priorities=to_array([j.priority for j in jobs]),
-            priority_classes=to_array([j.priority_class for j in jobs]),
-            prefers=to_array([j.prefer for j in jobs]),
-            weight_sets=to_text_array([j.weight_set for j in jobs]),
-            slice_counts=to_array([j.slice_count for j in jobs]),
-            retries=to_array([j.retries for j in jobs]),
-            wall_seconds=to_array([j.wall_seconds for j in jobs]),
-            deadlines=to_array([j.deadline_at for j in jobs]),
-            expires_at=to_array([j.expires_at for j in jobs]),
-            keys=to_text_array([j.key for j in jobs]),
-            request_sha256s=to_bytes_array([j.request_sha256 for j in jobs]),
-            reserves=to_array([j.reserve_microcredits for j in jobs]),
-            slice_bases=to_sparse_array([j.slice_base_microcredits for j in jobs]),
-            verifies=to_sparse_array([j.verify for j in jobs]),
-            lease_seconds=lease_seconds,
-            rate_card_version=rate_card_version,
-            attempt_ids=to_array([g.id for g in leases]),
-            attempt_job_ids=to_array([g.job_id for g in leases]),
-            attempt_slice_indexes=to_array([g.slice_index for g in leases]),
-            node_ids=to_array([g.node_id for g in leases]),
-            slots=to_text_array([g.slot for g in leases]),
-            expected_seconds=to_array([g.expected_seconds for g in leases]),
-            rates=to_array([g.rate_microcredits_per_hour for g in leases]),
-            slice_prices=to_sparse_array([g.slice_price_microcredits for g in leases]),
-            pooled=to_sparse_array([g.pooled or None for g in leases]),
-            fee_ppms=to_array([g.terms.fee_ppm for g in leases]),
-            holdbacks=to_array([g.terms.holdback_seconds for g in leases]),
-        )
-    ]
+    """What is not in the answer has a key that was used before, or by a twin in the same batch.
+
+    `holds` are posted with their jobs; raises `Unpostable` if one of them cannot be.
+    """
+    with telling_unpostable():
+        rows = [
+            row
+            async for row in _q.insert_jobs(
+                conn,
+                ids=to_array([j.id for j in jobs]),
+                account_ids=to_array([j.account_id for j in jobs]),
+                names=to_text_array([j.name for j in jobs]),
+                specs=to_text_array([j.spec for j in jobs]),
+                shape_ids=to_array([j.shape_id for j in jobs]),
+                priorities=to_array([j.priority for j in jobs]),
+                priority_classes=to_array([j.priority_class for j in jobs]),
+                prefers=to_array([j.prefer for j in jobs]),
+                weight_sets=to_text_array([j.weight_set for j in jobs]),
+                slice_counts=to_array([j.slice_count for j in jobs]),
+                retries=to_array([j.retries for j in jobs]),
+                wall_seconds=to_array([j.wall_seconds for j in jobs]),
+                deadlines=to_array([j.deadline_at for j in jobs]),
+                expires_at=to_array([j.expires_at for j in jobs]),
+                keys=to_text_array([j.key for j in jobs]),
+                request_sha256s=to_bytes_array([j.request_sha256 for j in jobs]),
+                reserves=to_array([j.reserve_microcredits for j in jobs]),
+                slice_bases=to_sparse_array([j.slice_base_microcredits for j in jobs]),
+                verifies=to_sparse_array([j.verify for j in jobs]),
+                lease_seconds=lease_seconds,
+                rate_card_version=rate_card_version,
+                attempt_ids=to_array([g.id for g in leases]),
+                attempt_job_ids=to_array([g.job_id for g in leases]),
+                attempt_slice_indexes=to_array([g.slice_index for g in leases]),
+                node_ids=to_array([g.node_id for g in leases]),
+                slots=to_text_array([g.slot for g in leases]),
+                expected_seconds=to_array([g.expected_seconds for g in leases]),
+                rates=to_array([g.rate_microcredits_per_hour for g in leases]),
+                slice_prices=to_sparse_array([g.slice_price_microcredits for g in leases]),
+                pooled=to_sparse_array([g.pooled or None for g in leases]),
+                fee_ppms=to_array([g.terms.fee_ppm for g in leases]),
+                holdbacks=to_array([g.terms.holdback_seconds for g in leases]),
+                hold_keys=to_text_array([hold.key for hold in holds]),
+                hold_job_ids=to_array([hold.job_id for hold in holds]),
+                hold_source_ids=to_text_array([hold.legs[0].source.id for hold in holds]),
+                hold_target_ids=to_text_array([hold.legs[0].target.id for hold in holds]),
+                hold_amounts=to_array([hold.legs[0].amount for hold in holds]),
+            )
+        ]
     return Inserted(
         {row["id"]: row["created_at"] for row in rows}, {row["attempt_id"] for row in rows if row["attempt_id"]}
     )

@@ -8,12 +8,14 @@ is refused or repeated, and two more when an account is used for the first time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from computepool.core.errors import HubUnavailable, NotFound
@@ -35,6 +37,7 @@ _q = load_queries("ledger")
 BEFORE_ALL = -(2**63)
 # What the hold of a job is called beside the names of accounts; the job's id follows.
 _HOLD = "job/"
+_OPEN_REMEMBERED_MAX = 200_000
 # Further than any balance can be moved; beyond it 64 bits would not hold the sum.
 _FAR = 3 * BALANCE_MAX
 
@@ -54,6 +57,33 @@ class Drift:
     name: str
     kept: int
     counted: int
+
+
+class Unpostable(Exception):
+    """A balance does not suffice, an account was never opened, or a key is used. The transaction is to be given up;
+    `post` would find out which."""
+
+
+class OpenAccounts:
+    """Accounts that a hub has seen in use. None is ever closed."""
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+
+    def include(self, postings: Iterable[Posting]) -> bool:
+        ids = self._ids
+        return all(leg.source.id in ids and leg.target.id in ids for posting in postings for leg in posting.legs)
+
+    def note(self, postings: Iterable[Posting]) -> None:
+        """These were committed."""
+        if len(self._ids) >= _OPEN_REMEMBERED_MAX:
+            self._ids.clear()
+        for posting in postings:
+            for leg in posting.legs:
+                self._ids |= {leg.source.id, leg.target.id}
+
+    def forget(self) -> None:
+        self._ids.clear()
 
 
 async def post(
@@ -80,6 +110,44 @@ async def post(
         if not again["fits"] or again["posted_keys"] is not None:
             raise HubUnavailable("Somebody else is writing the same into the books. Try again.")
     return outcomes
+
+
+async def post_at_once(conn: Connection, postings: Sequence[Posting]) -> None:
+    """What is known to be possible, about jobs and attempts: all of it, or `Unpostable`. Holds are the caller's."""
+    deltas: dict[str, int] = {}
+    rows = [(posting, number, leg) for posting in postings for number, leg in enumerate(posting.legs)]
+    for _, _, leg in rows:
+        deltas[leg.source.id] = deltas.get(leg.source.id, 0) - leg.amount
+        deltas[leg.target.id] = deltas.get(leg.target.id, 0) + leg.amount
+    # The order of locks.
+    ids = sorted(deltas)
+    with telling_unpostable():
+        moved = await _q.post_at_once(
+            conn,
+            keys=to_text_array([posting.key for posting, _, _ in rows]),
+            legs=to_array([number for _, number, _ in rows]),
+            kinds=to_array([posting.kind for posting, _, _ in rows]),
+            source_ids=to_text_array([leg.source.id for _, _, leg in rows]),
+            target_ids=to_text_array([leg.target.id for _, _, leg in rows]),
+            amounts=to_array([leg.amount for _, _, leg in rows]),
+            job_ids=to_array([posting.job_id for posting, _, _ in rows]),
+            attempt_ids=_to_subject_array([posting.attempt_id for posting, _, _ in rows]),
+            account_ids=to_text_array(ids),
+            deltas=to_array([deltas[id] for id in ids]),
+        )
+    if moved < len(ids):
+        raise Unpostable
+
+
+@contextlib.contextmanager
+def telling_unpostable() -> Iterator[None]:
+    """Around a statement that posts without asking first."""
+    try:
+        yield
+    except asyncpg.IntegrityConstraintViolationError as error:
+        if error.constraint_name == "ledger_accounts_side_check" or error.table_name == "ledger_transfers":
+            raise Unpostable from error
+        raise
 
 
 async def open_accounts(conn: Connection, accounts: Iterable[LedgerAccount]) -> None:

@@ -33,6 +33,7 @@ UPDATE accounts SET password_hash = :password_hash WHERE id = :id;
 -- What counts against the limits of these accounts, through jobs_open_idx, and what they can spend.
 SELECT a.id, a.queued_slices_max, a.stored_bytes, a.stored_bytes_max,
        coalesce((SELECT l.balance FROM ledger_accounts l WHERE l.id = 'submitter_available/' || a.id), 0) AS available,
+       EXISTS (SELECT 1 FROM ledger_accounts l WHERE l.id = 'submitter_held/' || a.id) AS has_held,
        EXISTS (SELECT 1 FROM account_freezes f WHERE f.account_id = a.id AND f.lifted_at IS NULL) AS frozen,
        (SELECT coalesce(sum(j.slice_count - j.succeeded_count - j.failed_count - j.cancelled_count), 0)::bigint
           FROM jobs j WHERE j.account_id = a.id AND j.finished_at IS NULL) AS open_slices

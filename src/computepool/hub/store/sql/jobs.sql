@@ -4,6 +4,9 @@
 -- A key that was used before keeps its job out; the insert waits for a twin that is being written at this moment,
 -- and keys are taken in order, so that two hubs never wait for each other in a circle. A slot that another hub has
 -- just filled is passed over by the unique index, and its slice is queued instead.
+-- What the jobs hold is taken from their accounts last and in order, so that whoever waits for an account waits for
+-- nothing else. A balance that does not suffice is refused by its CHECK, an account that was never opened is a null side
+-- of a transfer, and either way nothing of this is written: the caller then finds out whom it was about.
 WITH wanted AS (
     SELECT * FROM unnest(:ids::text::uuid[], :account_ids::text::uuid[], :names::text::text[], :specs::text::text[], :shape_ids::text::integer[],
                          :priorities::text::smallint[], :priority_classes::text::priority_class[], :prefers::text::preference[],
@@ -59,7 +62,23 @@ recorded AS (
     UNION ALL
     SELECT 'slices_leased', new.account_id, new.id, jsonb_build_object(
                'slices', jsonb_agg(jsonb_build_array(born.slice_index, born.slice_index) ORDER BY born.slice_index))
-      FROM born JOIN new ON new.id = born.job_id GROUP BY new.account_id, new.id)
+      FROM born JOIN new ON new.id = born.job_id GROUP BY new.account_id, new.id),
+held AS (
+    INSERT INTO ledger_transfers (key, leg, kind, source_id, target_id, amount, job_id)
+    SELECT h.key, 0, 'hold', source.id, target.id, h.amount, h.job_id
+      FROM unnest(:hold_keys::text::text[], :hold_job_ids::text::uuid[], :hold_source_ids::text::text[],
+                  :hold_target_ids::text::text[], :hold_amounts::text::bigint[])
+           AS h (key, job_id, source_id, target_id, amount)
+      LEFT JOIN ledger_accounts source ON source.id = h.source_id
+      LEFT JOIN ledger_accounts target ON target.id = h.target_id
+     WHERE h.job_id IN (SELECT id FROM new)
+    RETURNING source_id, target_id, amount),
+accounts_moved AS (
+    UPDATE ledger_accounts SET balance = balance + moved.delta
+      FROM (SELECT id, sum(delta)::bigint AS delta
+              FROM (SELECT source_id AS id, -amount AS delta FROM held
+                    UNION ALL SELECT target_id, amount FROM held) AS side GROUP BY id ORDER BY id) AS moved
+     WHERE ledger_accounts.id = moved.id)
 SELECT new.id, new.created_at, born.id AS attempt_id FROM new LEFT JOIN born ON born.job_id = new.id;
 
 -- name: find_job^

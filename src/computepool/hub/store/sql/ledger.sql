@@ -66,6 +66,21 @@ SELECT verdict.fits,
             THEN (SELECT array_agg(key) FROM posted) END AS posted_keys
   FROM verdict;
 
+-- name: post_at_once$
+-- Postings that can be made, as far as anybody knows: the database has the last word. Their keys are new, or a unique
+-- index refuses them; balances suffice, or their CHECK refuses them; and whoever counts fewer accounts than were to be
+-- moved takes all of it back. Accounts are locked in the order in which they are given.
+WITH posted AS (
+    INSERT INTO ledger_transfers (key, leg, kind, source_id, target_id, amount, job_id, attempt_id)
+    SELECT * FROM unnest(:keys::text::text[], :legs::text::smallint[], :kinds::text::ledger_transfer_kind[],
+                         :source_ids::text::text[], :target_ids::text::text[], :amounts::text::bigint[],
+                         :job_ids::text::uuid[], :attempt_ids::text::uuid[])),
+moved AS (
+    UPDATE ledger_accounts SET balance = balance + m.delta
+      FROM unnest(:account_ids::text::text[], :deltas::text::bigint[]) AS m (id, delta)
+     WHERE ledger_accounts.id = m.id RETURNING 1)
+SELECT count(*) FROM moved;
+
 -- name: open_accounts!
 -- In order, like locks; waits for a hub that opens one of them at this moment.
 INSERT INTO ledger_accounts (id, kind, account_id, shard)
