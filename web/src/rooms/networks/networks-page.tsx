@@ -26,7 +26,7 @@ const RUNS: Column<Run>[] = [
   { name: "Progress", wide: true, cell: (run) => <div className="w-40"><ShareBar label="Steps" parts={[{ name: "done", value: run.step, colour: "var(--accent)" }, { name: "to go", value: Math.max(0, run.steps - run.step), colour: "var(--line)" }]} /></div> },
   { name: "Step", right: true, cell: (run) => `${showCount(run.step)} / ${showCount(run.steps)}` },
   { name: "Epoch", right: true, wide: true, cell: (run) => showCount(run.epoch) },
-  { name: "Started", right: true, cell: (run) => <Time at={run.created_at} /> },
+  { name: "Started", right: true, wide: true, cell: (run) => <Time at={run.created_at} /> },
 ];
 
 const NETWORKS: Column<Network>[] = [

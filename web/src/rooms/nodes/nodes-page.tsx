@@ -71,9 +71,9 @@ const COLUMNS: Column<Node>[] = [
   { name: "Name", cell: (node) => <span className="inline-block max-w-64 truncate align-bottom">{node.name}</span> },
   { name: "State", cell: (node) => <Badge state={standingOf(node)} /> },
   { name: "Tiers", cell: (node) => <span className="flex flex-wrap gap-x-3">{listTiers(node).map((tier) => <Tier key={tier} tier={tier} />)}</span> },
-  { name: "Slots", right: true, cell: (node) => `${node.slots.filter((slot) => slot.busy).length} / ${node.slots.length} busy` },
+  { name: "Slots", right: true, cell: (node) => <>{node.slots.filter((slot) => slot.busy).length} / {node.slots.length}<span className="max-sm:hidden"> busy</span></> },
   { name: "RAM", right: true, wide: true, cell: (node) => showBytes(node.hardware.ram_bytes) },
   { name: "Region", wide: true, cell: (node) => node.region ?? <span className="text-soft">not told</span> },
   { name: "Floor", right: true, wide: true, cell: (node) => <Price of={node.offer.floor_microcredits_per_hour} /> },
-  { name: "Last seen", right: true, cell: (node) => <Time at={node.last_seen_at} /> },
+  { name: "Last seen", right: true, wide: true, cell: (node) => <Time at={node.last_seen_at} /> },
 ];
