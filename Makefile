@@ -131,7 +131,8 @@ test/web: setup web ## The dashboard in a real browser, against a real hub with 
 
 .PHONY: test/pgbouncer
 test/pgbouncer: setup ## Every test that uses a database, through PgBouncer in transaction mode
-	@TEST_POOLER=pgbouncer $(BIN)/pytest tests/migration tests/integration tests/acceptance $(ARGS)
+	@TEST_POOLER=pgbouncer $(BIN)/pytest $(SIDE_BY_SIDE) -m "not alone" tests/acceptance tests/integration tests/migration $(ARGS)
+	@TEST_POOLER=pgbouncer $(BIN)/pytest -m alone tests/acceptance $(ARGS)
 
 BENCHMARKS := lifecycle latency match depth fleet hubs ledger networks sse sandbox agent web
 .PHONY: $(BENCHMARKS:%=bench/%) bench/all bench/page
