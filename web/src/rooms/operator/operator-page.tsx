@@ -73,6 +73,8 @@ function Health() {
   );
 }
 
+// The same while they load and on a young hub: what stands below does not jump.
+const CHARTS_HEIGHT = "h-[552px] xl:h-[264px]";
 const SPANS = ["1", "24", "168"] as const;
 const SPAN_NAMES = { "1": "Hour", "24": "Day", "168": "Week" };
 
@@ -83,7 +85,7 @@ function Charts() {
   const showY = (y: number) => showCount(Math.round(y));
   return (
     <Card title="Fleet and queue" action={<Choice label="Span" value={span} options={SPANS} onChange={setSpan} show={(each) => SPAN_NAMES[each]} />}>
-      <Ask query={history} loading={<Block className="h-[552px] xl:h-[264px]" />} isEmpty={(found) => found.points.length < 2} empty={<Empty title="Not enough history yet">A point is kept every minute.</Empty>}>
+      <Ask query={history} loading={<Block className={CHARTS_HEIGHT} />} isEmpty={(found) => found.points.length < 2} empty={<div className={`grid place-content-center ${CHARTS_HEIGHT}`}><Empty title="Not enough history yet">A point is kept every minute.</Empty></div>}>
         {({ points }) => {
           const at = (pick: (point: (typeof points)[number]) => number) => points.map((point) => ({ x: point.at.getTime(), y: pick(point) }));
           return (
