@@ -85,7 +85,7 @@ function Charts() {
   const showY = (y: number) => showCount(Math.round(y));
   return (
     <Card title="Fleet and queue" action={<Choice label="Span" value={span} options={SPANS} onChange={setSpan} show={(each) => SPAN_NAMES[each]} />}>
-      <Ask query={history} loading={<Block className={CHARTS_HEIGHT} />} isEmpty={(found) => found.points.length < 2} empty={<div className={`grid place-content-center ${CHARTS_HEIGHT}`}><Empty title="Not enough history yet">A point is kept every minute.</Empty></div>}>
+      <Ask query={history} loading={<Block className={CHARTS_HEIGHT} />} isEmpty={(found) => found.points.length < 2} empty={<div className={`grid content-start justify-center xl:content-center ${CHARTS_HEIGHT}`}><Empty title="Not enough history yet">A point is kept every minute.</Empty></div>}>
         {({ points }) => {
           const at = (pick: (point: (typeof points)[number]) => number) => points.map((point) => ({ x: point.at.getTime(), y: pick(point) }));
           return (
