@@ -68,30 +68,3 @@ async def test_a_plain_join_would_be_such_a_loop(conn):
     joined = HOT["lock_held"].replace("held FULL JOIN counted", "held JOIN counted")
     assert joined != HOT["lock_held"]
     assert list_loops(await explain(conn, joined)) != []
-
-
-def find_update(plan: dict[str, Any], table: str) -> dict[str, Any]:
-    [update] = [node for node in walk(plan) if node.get("Operation") == "Update" and node["Relation Name"] == table]
-    return update
-
-
-def is_in_order(update: dict[str, Any]) -> bool:
-    """Whether rows are locked one by one, as an outer list gives them: sorted here, or by whoever gave it."""
-    [join] = update["Plans"]
-    if join["Node Type"] != "Nested Loop":
-        return False
-    outer = next(child for child in join["Plans"] if child["Parent Relationship"] == "Outer")
-    kinds = [node["Node Type"] for node in walk(outer)]
-    return kinds == ["Function Scan"] or kinds[:3] == ["Subquery Scan", "Aggregate", "Sort"]
-
-
-@pytest.mark.parametrize("name", ["insert_jobs", "post_at_once"])
-async def test_accounts_are_moved_in_the_order_of_their_names(conn, name):
-    """Without a statement that locks them first; hubs that took them in another order would wait in a circle."""
-    assert is_in_order(find_update(await explain(conn, HOT[name]), "ledger_accounts"))
-
-
-async def test_control_another_order_is_seen(conn):
-    other = HOT["insert_jobs"].replace("GROUP BY id ORDER BY id", "GROUP BY id ORDER BY md5(id)")
-    assert other != HOT["insert_jobs"]
-    assert not is_in_order(find_update(await explain(conn, other), "ledger_accounts"))

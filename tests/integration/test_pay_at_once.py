@@ -183,10 +183,18 @@ async def test_many_hubs_that_pay_at_once_never_deadlock_and_never_lose_a_microc
 
 
 async def test_control_accounts_in_another_order_on_every_connection_deadlock(patient_pool, monkeypatch):
-    def shuffled(values: Any) -> list[Any]:
-        return random.sample(list(values), len(values))
+    queries, order = ledger._q, "ORDER BY id FOR UPDATE"
+    sql = queries.post_at_once.sql.replace(order, "ORDER BY md5(id || pg_backend_pid()) FOR UPDATE")
+    assert sql != queries.post_at_once.sql
 
-    monkeypatch.setattr(ledger, "sorted", shuffled, raising=False)
+    class Planted:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(queries, name)
+
+        async def post_at_once(self, conn: Any, **parameters: Any) -> Any:
+            return await queries.driver_adapter.select_value(conn, "post_at_once", sql, parameters)
+
+    monkeypatch.setattr(ledger, "_q", Planted())
     with pytest.raises(asyncpg.DeadlockDetectedError):
         await Crowd(patient_pool).run()
 

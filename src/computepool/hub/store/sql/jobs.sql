@@ -73,12 +73,17 @@ held AS (
       LEFT JOIN ledger_accounts target ON target.id = h.target_id
      WHERE h.job_id IN (SELECT id FROM new)
     RETURNING source_id, target_id, amount),
+accounts_locked AS (
+    SELECT id, balance FROM ledger_accounts
+     WHERE id = ANY(ARRAY(SELECT source_id FROM held UNION ALL SELECT target_id FROM held)) ORDER BY id FOR UPDATE),
 accounts_moved AS (
-    UPDATE ledger_accounts SET balance = balance + moved.delta
-      FROM (SELECT id, sum(delta)::bigint AS delta
-              FROM (SELECT source_id AS id, -amount AS delta FROM held
-                    UNION ALL SELECT target_id, amount FROM held) AS side GROUP BY id ORDER BY id) AS moved
-     WHERE ledger_accounts.id = moved.id)
+    UPDATE ledger_accounts SET balance = after.balance
+      FROM (SELECT id, sum(delta)::bigint AS balance
+              FROM (SELECT id, balance AS delta FROM accounts_locked
+                    UNION ALL SELECT source_id, -amount FROM held
+                    UNION ALL SELECT target_id, amount FROM held) AS side GROUP BY id) AS after
+     WHERE ledger_accounts.id = after.id
+       AND ledger_accounts.id = ANY(ARRAY(SELECT source_id FROM held UNION ALL SELECT target_id FROM held)))
 SELECT new.id, new.created_at, born.id AS attempt_id FROM new LEFT JOIN born ON born.job_id = new.id;
 
 -- name: find_job^

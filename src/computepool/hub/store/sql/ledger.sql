@@ -69,16 +69,21 @@ SELECT verdict.fits,
 -- name: post_at_once$
 -- Postings that can be made, as far as anybody knows: the database has the last word. Their keys are new, or a unique
 -- index refuses them; balances suffice, or their CHECK refuses them; and whoever counts fewer accounts than were to be
--- moved takes all of it back. Accounts are locked in the order in which they are given.
+-- moved takes all of it back. Accounts are locked in order, whatever the plan, and balances made of the locked ones.
 WITH posted AS (
     INSERT INTO ledger_transfers (key, leg, kind, source_id, target_id, amount, job_id, attempt_id)
     SELECT * FROM unnest(:keys::text::text[], :legs::text::smallint[], :kinds::text::ledger_transfer_kind[],
                          :source_ids::text::text[], :target_ids::text::text[], :amounts::text::bigint[],
                          :job_ids::text::uuid[], :attempt_ids::text::uuid[])),
+locked AS (
+    SELECT id, balance FROM ledger_accounts WHERE id = ANY(:account_ids::text::text[]) ORDER BY id FOR UPDATE),
 moved AS (
-    UPDATE ledger_accounts SET balance = balance + m.delta
-      FROM unnest(:account_ids::text::text[], :deltas::text::bigint[]) AS m (id, delta)
-     WHERE ledger_accounts.id = m.id RETURNING 1)
+    UPDATE ledger_accounts SET balance = after.balance
+      FROM (SELECT id, sum(delta)::bigint AS balance
+              FROM (SELECT id, balance AS delta FROM locked
+                    UNION ALL SELECT * FROM unnest(:account_ids::text::text[], :deltas::text::bigint[])) AS side
+             GROUP BY id) AS after
+     WHERE ledger_accounts.id = after.id AND ledger_accounts.id = ANY(:account_ids::text::text[]) RETURNING 1)
 SELECT count(*) FROM moved;
 
 -- name: open_accounts!
