@@ -17,6 +17,7 @@ from computepool.core.ledger.accounts import owner_pending, submitter_available,
 from computepool.core.ledger.transfer import Posting
 from computepool.hub.store import ledger
 from computepool.hub.store.ledger import Unpostable
+from computepool.wire.attempts import Usage
 from computepool.wire.jobs import Requirements
 from tests.support.postings import balance, hold, new_account_id, new_job_id, post, settle, top_up
 from tests.support.spine import Spine, open_spine
@@ -48,7 +49,8 @@ def asked(monkeypatch) -> list[int]:
 async def deliver(spine: Spine, submitter: Any, node: Any) -> None:
     await spine.submit(by=submitter, requirements=CEILING, wall_seconds=100)
     grant = await spine.grant_one(node)
-    answer = await spine.succeed(node, grant)
+    # Of no time at all a second is paid, however long the machine took.
+    answer = await spine.succeed(node, grant, usage=Usage(run_seconds=0.0))
     assert answer.accepted
 
 
