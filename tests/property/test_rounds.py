@@ -5,6 +5,7 @@ Each property has a negative control: a round broken on purpose, which the same 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -15,11 +16,12 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from computepool.core.ids import AccountId, JobId, NodeId, ShapeId, SlotName
+from computepool.core.ids import AccountId, AttemptId, JobId, NodeId, ShapeId, SlotName
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.placement.checks import find_refusal
-from computepool.core.placement.rounds import AVOID_SECONDS, LOOK_FURTHER_MAX, Head, Pair, Wish, demand
+from computepool.core.placement.fair_share import FairShare
+from computepool.core.placement.rounds import AVOID_SECONDS, LOOK_FURTHER_MAX, Head, Pair, Run, Wish, demand
 from computepool.core.placement.scorers import Candidate
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import tightness
@@ -288,6 +290,100 @@ def test_in_every_round_in_which_nobody_keeps_away(holds):
         holds(scene, place_whole)
 
     try_()
+
+
+def count_truly(queue: HeadQueue) -> Callable[[Run], int | None]:
+    return Counter(head.run for head in queue.heads).__getitem__
+
+
+def place_counted(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
+    return place(queue, candidates, find_count=count_truly(queue))
+
+
+@pytest.mark.parametrize("holds", PROPERTIES, ids=lambda holds: holds.__name__)
+def test_in_every_round_whose_runs_are_counted(holds):
+    @BOUNDED
+    @given(SCENES)
+    def try_(scene: Scene) -> None:
+        holds(scene, place_counted)
+
+    try_()
+
+
+@pytest.mark.parametrize("holds", CALM_PROPERTIES, ids=lambda holds: holds.__name__)
+def test_in_every_round_whose_runs_are_counted_and_in_which_nobody_keeps_away(holds):
+    @BOUNDED
+    @given(CALM_SCENES)
+    def try_(scene: Scene) -> None:
+        holds(scene, place_counted)
+
+    try_()
+
+
+# Others may have taken some, or queued more; a run that is known has one at least.
+MISCOUNTS = st.lists(st.integers(-3, 3), min_size=12, max_size=12)
+
+
+def miscount(queue: HeadQueue, errors: list[int]) -> Callable[[Run], int | None]:
+    runs = sorted({head.run for head in queue.heads} | queue.empty_runs)
+    true = count_truly(queue)
+    wrong = {run: max(1, (true(run) or 0) + error) for run, error in zip(runs, errors, strict=False)}
+    return wrong.get
+
+
+@BOUNDED
+@given(SCENES, MISCOUNTS)
+def test_wrong_counts_leave_nothing_over_that_fits(scene, errors):
+    nothing_that_fits_is_left_over(
+        scene, lambda queue, candidates: place(queue, candidates, find_count=miscount(queue, errors))
+    )
+
+
+@BOUNDED
+@given(SCENES, MISCOUNTS)
+def test_what_a_round_says_is_left_is_left(scene, errors):
+    round_ = open_round(scene.queue, scene.candidates, find_count=miscount(scene.queue, errors))
+    run_round(round_, scene.queue)
+    waiting = Counter(head.run for head in scene.list_waiting(round_.pairs))
+    for run, left in round_.left.items():
+        true = count_truly(scene.queue)(run) or 0
+        believed = miscount(scene.queue, errors)(run)
+        if believed is None or believed <= true:
+            assert left is None or left == waiting[run] or believed < true
+        if run in round_.emptied:
+            assert left == 0
+
+
+def test_a_counted_round_finds_out_by_one_look_that_the_first_have_little():
+    """Without counts it asks those who come first for everything, and the next ones by another look."""
+    runs = [make_run(0, account) for account in (1, 2, 3)]
+    heads = [make_head(run=runs[0])] + [make_head(run=run) for run in runs[1:] for _ in range(6)]
+    heads = [head._replace(job_id=JobId(UUID(int=index))) for index, head in enumerate(heads)]
+    queue = HeadQueue(heads, {ShapeId(0): make_shape()})
+    candidates = [make_candidate(make_slot(node_id=node_number(index), name=SlotName("cpu:0"))) for index in range(6)]
+
+    def count_looks(find_count: Callable[[Run], int | None]) -> int:
+        share = FairShare()
+        for run, seconds in zip(runs, (0.0, 500.0, 500.0), strict=True):
+            share.charge_lease(run.account_id, AttemptId(UUID(int=7)), expected_seconds=seconds, now=0.0)
+        round_ = open_round(queue, candidates, share=Clocked(share), find_count=find_count)
+        looks = 0
+        while round_.list_takes():
+            run_round(round_, queue, looks=1)
+            looks += 1
+        assert len(round_.pairs) == 6
+        return looks
+
+    assert count_looks(count_truly(queue)) == 1
+    assert count_looks(lambda _: None) > 1
+
+
+@dataclass(frozen=True)
+class Clocked:
+    share: FairShare
+
+    def plan(self, accounts: Any, count: int, caps: Any) -> Any:
+        return self.share.plan(accounts, count, caps, now=0.0)
 
 
 @BOUNDED

@@ -53,7 +53,9 @@ class ScriptedShare:
     def __init__(self, order: Iterable[AccountId]) -> None:
         self._order = list(order)
 
-    def plan(self, accounts: Collection[AccountId], count: int) -> Mapping[AccountId, int]:
+    def plan(
+        self, accounts: Collection[AccountId], count: int, caps: Mapping[AccountId, int]
+    ) -> Mapping[AccountId, int]:
         first = min(accounts, key=self._order.index)
         return {first: count}
 

@@ -75,7 +75,9 @@ class EnrolledNode:
 class EvenShare:
     """Every account gets the same; what is left over goes to those who signed up first."""
 
-    def plan(self, accounts: Collection[AccountId], count: int) -> Mapping[AccountId, int]:
+    def plan(
+        self, accounts: Collection[AccountId], count: int, caps: Mapping[AccountId, int]
+    ) -> Mapping[AccountId, int]:
         each, rest = divmod(count, len(accounts))
         return {account: each + (number < rest) for number, account in enumerate(sorted(accounts))}
 

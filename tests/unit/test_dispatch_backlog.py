@@ -140,6 +140,58 @@ def test_no_more_verdicts_are_remembered_than_should_be(monkeypatch):
     assert len(backlog._verdicts) <= 4
 
 
+# How many there are
+
+
+def test_slices_are_counted_as_they_are_noted():
+    run = make_run()
+    backlog = make_backlog()
+    backlog.note(run, 3)
+    backlog.note(run, 2)
+    assert backlog.find_count(run) == 5
+    assert backlog.find_count(make_run(2)) is None
+
+
+def test_once_nobody_knows_how_many_were_queued_nobody_knows_how_many_there_are():
+    run = make_run()
+    backlog = make_backlog()
+    backlog.note(run, 3)
+    backlog.note(run)
+    backlog.note(run, 2)
+    assert backlog.find_count(run) is None
+
+
+def test_what_a_look_has_left_is_the_count_unless_something_came_since():
+    looked, joined = make_run(), make_run(2)
+    backlog = make_backlog(looked, joined)
+    began = backlog.moment
+    backlog.note(joined, 1)
+    backlog.note_left({looked: 4, joined: 4}, as_of=began)
+    assert (backlog.find_count(looked), backlog.find_count(joined)) == (4, None)
+
+
+def test_a_look_at_the_whole_queue_forgets_the_counts_also_those_of_looks_that_began_before():
+    run = make_run()
+    backlog = make_backlog()
+    backlog.note(run, 3)
+    began = backlog.moment
+    backlog.replace([run], as_of=began)
+    assert backlog.find_count(run) is None
+    backlog.note_left({run: 2}, as_of=began)
+    assert backlog.find_count(run) is None, "what was put back into the queue meanwhile is not in it"
+    backlog.note_left({run: 2}, as_of=backlog.moment)
+    assert backlog.find_count(run) == 2
+
+
+def test_a_run_that_was_forgotten_and_comes_back_is_counted_anew():
+    run = make_run()
+    backlog = make_backlog()
+    backlog.note(run, 3)
+    backlog.forget([run], as_of=backlog.moment)
+    backlog.note(run, 1)
+    assert backlog.find_count(run) == 1
+
+
 # Any history
 
 # A look begins, and later ends as a round that found some runs empty, or as one that has read the whole queue.

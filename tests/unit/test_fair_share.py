@@ -52,8 +52,10 @@ class Book:
         """One slice of the account has run for so long."""
         self.end(account_id, self.lease(account_id, seconds), seconds, expected=seconds)
 
-    def plan(self, accounts: list[AccountId], count: int) -> dict[AccountId, int]:
-        return self.share.plan(accounts, count, now=self.now)
+    def plan(
+        self, accounts: list[AccountId], count: int, caps: dict[AccountId, int] | None = None
+    ) -> dict[AccountId, int]:
+        return self.share.plan(accounts, count, caps or {}, now=self.now)
 
     def mark(self, account_id: AccountId) -> float:
         return self.share.effective(account_id, now=self.now)
@@ -84,6 +86,13 @@ def make_total(account_id: AccountId, slot_seconds: float, *, after: float = 0.0
 
 
 # Plans
+
+
+def test_who_can_use_little_is_planned_for_no_more_and_the_others_share_the_rest():
+    book = Book()
+    assert book.plan([A, B, C], 12, {A: 1}) == {A: 1, B: 6, C: 5}
+    assert book.plan([A, B], 10, {A: 2, B: 3}) == {A: 2, B: 3}
+    assert book.plan([A], 10, {A: 4}) == {A: 4}
 
 
 def test_nobody_waits_and_nothing_is_planned(book):

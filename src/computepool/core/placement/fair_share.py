@@ -84,6 +84,9 @@ class _Account:
     fresh_count: int = 0
 
 
+NO_CAPS: Mapping[AccountId, int] = {}
+
+
 class FairShare:
     """Times are seconds of one monotonic clock."""
 
@@ -97,22 +100,29 @@ class FairShare:
 
     # Who is next
 
-    def plan(self, accounts: Collection[AccountId], count: int, *, now: float) -> dict[AccountId, int]:
-        """How many of the next `count` grants each of these accounts should get."""
+    def plan(
+        self, accounts: Collection[AccountId], count: int, caps: Mapping[AccountId, int] = NO_CAPS, *, now: float
+    ) -> dict[AccountId, int]:
+        """How many of the next `count` grants each of these accounts should get; none more than its cap."""
         if not accounts or count <= 0:
             return {}
         found = {id: self._get(id) for id in accounts}
         self._greet(found, now)
         if len(found) == 1:
-            return dict.fromkeys(found, count)
+            return {id: min(count, caps.get(id, count)) for id in found}
         # The number is there so that no two entries are ever compared by their ids, which is slow.
         heap = [(self._rank(id, account, now), n, id) for n, (id, account) in enumerate(found.items())]
         heapq.heapify(heap)
         planned: dict[AccountId, int] = {}
         steps: dict[AccountId, float] = {}
         for _ in range(count):
+            if not heap:
+                break
             mark, n, id = heap[0]
             planned[id] = planned.get(id, 0) + 1
+            if planned[id] >= caps.get(id, count):
+                heapq.heappop(heap)
+                continue
             if id not in steps:
                 steps[id] = self.expected_seconds(id, now=now) / found[id].weight
             heapq.heapreplace(heap, (mark + steps[id], n, id))

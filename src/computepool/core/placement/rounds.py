@@ -67,8 +67,10 @@ class Pair(NamedTuple):
 class Share(Protocol):
     """The fair share between accounts."""
 
-    def plan(self, accounts: Collection[AccountId], count: int) -> Mapping[AccountId, int]:
-        """How many of the next `count` grants each of these accounts should get."""
+    def plan(
+        self, accounts: Collection[AccountId], count: int, caps: Mapping[AccountId, int]
+    ) -> Mapping[AccountId, int]:
+        """How many of the next `count` grants each of these accounts should get; none more than its cap."""
 
 
 # How much better a free slot of another hub is for this shape and wish than this candidate, for which slice of which
@@ -91,8 +93,10 @@ class Round:
         gap_elsewhere: GapElsewhere | None = None,
         on_pair: Callable[[Candidate], None] = lambda _: None,
         is_aside: Callable[[tuple[JobId, int]], bool] = lambda _: False,
+        find_count: Callable[[Run], int | None] = lambda _: None,
     ) -> None:
-        """`is_aside` names slices that get nothing for the moment."""
+        """`is_aside` names slices that get nothing for the moment; `find_count` tells how many a run has, if that is
+        known: whoever is served first has often little, and to find that out each time would take a look."""
         self._fleet = fleet
         self._shapes = shapes
         self._runs = runs
@@ -101,6 +105,7 @@ class Round:
         self._gap_elsewhere = gap_elsewhere
         self._on_pair = on_pair
         self._is_aside = is_aside
+        self._find_count = find_count
         # Shapes that ask for the same, the most demanding first.
         self._levels = _group_by_demand(runs, shapes)
         # Runs with nothing more to look at in this round, how far others were looked into, what was placed of them.
@@ -114,6 +119,10 @@ class Round:
         self.undone: list[Candidate] = []
         # Runs of which every slice was placed.
         self.emptied: set[Run] = set()
+        # How many slices are left in the runs that were looked at, where that is known; and runs that had more than
+        # was believed.
+        self.left: dict[Run, int | None] = {}
+        self._miscounted: set[Run] = set()
         # Slices that were left for another hub, and should be looked at again after so many seconds.
         self.postponed: list[Head] = []
         self.postponed_seconds: float | None = None
@@ -139,13 +148,32 @@ class Round:
         count = max((feasible.get(run.shape_id, 0) for run in open_runs), default=0)
         if not count:
             count = max((apart.get((run.shape_id, run.account_id), 0) for run in open_runs), default=0)
-        planned = self._share.plan({run.account_id for run in open_runs}, count) if open_runs else {}
+        accounts = {run.account_id for run in open_runs}
+        planned = self._share.plan(accounts, count, self._list_caps(open_runs)) if accounts else {}
         self._quotas = Counter({account: count for account, count in planned.items() if count})
+        # One more than can be used: if it is not there, all of the run was seen.
         return {
-            run: min(LOOK_FURTHER_MAX, self._quotas[run.account_id] + self._placed[run] + self._looked[run])
+            run: min(LOOK_FURTHER_MAX, self._quotas[run.account_id] + 1 + self._placed[run] + self._looked[run])
             for run in open_runs
             if self._quotas[run.account_id]
         }
+
+    def _list_caps(self, runs: Iterable[Run]) -> dict[AccountId, int]:
+        """What accounts can use at most, of those of whom it is known."""
+        caps: Counter[AccountId] = Counter()
+        unknown: set[AccountId] = set()
+        for run in runs:
+            count = self._find_unplaced(run)
+            if count is None:
+                unknown.add(run.account_id)
+            else:
+                caps[run.account_id] += count
+        return {account_id: cap for account_id, cap in caps.items() if account_id not in unknown}
+
+    def _find_unplaced(self, run: Run) -> int | None:
+        """How many slices a run has still, if that is known."""
+        count = None if run in self._miscounted else self._find_count(run)
+        return None if count is None else max(0, count - self._placed[run])
 
     def _count_feasible(self, shape_id: ShapeId, limit: int) -> int:
         shape = self._shapes[shape_id]
@@ -182,6 +210,7 @@ class Round:
                 for account_id in self._runs.get(shape_id, {}).get(priority_class, ())
                 if (run := Run(shape_id, priority_class, account_id)) not in self._closed
                 and (shape_id in feasible or (shape_id, account_id) in apart)
+                and self._find_unplaced(run) != 0
             ]
             if found:
                 return found
@@ -208,8 +237,17 @@ class Round:
                 continue
             self._take(head, candidate)
         for run, asked in takes.items():
-            self._note_taken(run, seen_all=got[run] < asked, left=left[run], skipped=skipped[run])
+            seen_all = got[run] < asked
+            self._note_taken(run, seen_all=seen_all, left=left[run], skipped=skipped[run])
+            self.left[run] = self._count_left(run, got[run], seen_all=seen_all)
         self._takes = None
+
+    def _count_left(self, run: Run, got: int, *, seen_all: bool) -> int | None:
+        """None where nobody knows, or where there was more than was believed."""
+        known = got if seen_all else self._find_count(run)
+        if known is not None and known < got:
+            self._miscounted.add(run)
+        return None if known is None or run in self._miscounted else known - self._placed[run]
 
     def _take(self, head: Head, candidate: Candidate) -> None:
         self._fleet.take(candidate.slot.node_id, candidate.slot.name)

@@ -7,7 +7,7 @@ takes). It is forgotten when a round found it empty, unless something was writte
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 
 from computepool.core.ids import AccountId, ShapeId
 from computepool.core.jobs.order import PriorityClass
@@ -29,6 +29,10 @@ class Backlog:
         self.shapes: dict[ShapeId, Shape] = {}
         self._shapes_of: defaultdict[AccountId, Counter[ShapeId]] = defaultdict(Counter)
         self._noted: dict[Run, int] = {}
+        # How many slices a run has, as far as this hub has heard. Others may have taken some of them, or queued more:
+        # a round asks for one more than it believes to be there, and a look at the whole queue forgets all of this.
+        self._counts: dict[Run, int] = {}
+        self._forgotten_at = 0
         # Grows with everything that is noted; whoever looked before a note must not undo it.
         self._clock = 0
         self._verdicts: dict[Slot, bool] = {}
@@ -49,14 +53,36 @@ class Backlog:
     def waits(self, account_id: AccountId, shape_id: ShapeId) -> bool:
         return account_id in self._shapes_of and shape_id in self._shapes_of[account_id]
 
-    def note(self, run: Run) -> None:
-        """Something was queued there."""
+    def find_count(self, run: Run) -> int | None:
+        return self._counts.get(run)
+
+    def note(self, run: Run, count: int | None = None) -> None:
+        """Something was queued there: so many slices, if that is known."""
         self._clock += 1
         if run not in self._noted:
             if len(self._noted) >= RUNS_MAX:
                 return
             self._add(run)
+            if count is not None:
+                self._counts[run] = count
+        elif count is None:
+            self._counts.pop(run, None)
+        elif run in self._counts:
+            self._counts[run] += count
         self._noted[run] = self._clock
+
+    def note_left(self, left: Mapping[Run, int | None], *, as_of: int) -> None:
+        """So many are left of what somebody found who began to look at the moment `as_of`."""
+        for run, count in left.items():
+            is_news = self._forgotten_at <= as_of and self._noted.get(run, self._clock + 1) <= as_of
+            if count is not None and is_news:
+                self._counts[run] = count
+            else:
+                self._counts.pop(run, None)
+
+    def forget_counts(self, runs: Iterable[Run]) -> None:
+        for run in runs:
+            self._counts.pop(run, None)
 
     def forget(self, runs: Iterable[Run], *, as_of: int) -> None:
         """They were found empty by somebody who began to look at the moment `as_of`."""
@@ -67,6 +93,10 @@ class Backlog:
     def replace(self, found: Iterable[Run], *, as_of: int) -> None:
         """What the database holds, read by somebody who began at the moment `as_of`."""
         present = set(found)
+        self._counts.clear()
+        # Whoever began to look before this may have missed what was looked for.
+        self._clock += 1
+        self._forgotten_at = self._clock
         self.forget([run for run in self._noted if run not in present], as_of=as_of)
         for run in present:
             if run not in self._noted:
@@ -103,6 +133,7 @@ class Backlog:
 
     def _remove(self, run: Run) -> None:
         del self._noted[run]
+        self._counts.pop(run, None)
         classes = self.runs[run.shape_id]
         classes[run.priority_class].discard(run.account_id)
         if not classes[run.priority_class]:

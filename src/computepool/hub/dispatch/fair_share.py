@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 from computepool import clock
@@ -39,9 +39,11 @@ class FairShare:
         # As it stands in hub_summaries; unset, this process counts as the first of its hubs.
         self.hub_process_id = hub_process_id
 
-    def plan(self, accounts: Collection[AccountId], count: int) -> dict[AccountId, int]:
+    def plan(
+        self, accounts: Collection[AccountId], count: int, caps: Mapping[AccountId, int] = core.NO_CAPS
+    ) -> dict[AccountId, int]:
         """How many of the next `count` grants each of these accounts should get; who gets none is left out."""
-        planned = self._share.plan(accounts, count, now=clock.seconds())
+        planned = self._share.plan(accounts, count, caps, now=clock.seconds())
         if self._share.has_strangers:
             self._strangers.set()
         return planned
