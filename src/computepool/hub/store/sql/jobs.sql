@@ -5,7 +5,7 @@
 -- and keys are taken in order, so that two hubs never wait for each other in a circle. A slot that another hub has
 -- just filled is passed over by the unique index, and its slice is queued instead.
 -- What the jobs hold is taken from their accounts last and in order, so that whoever waits for an account waits for
--- nothing else. A balance that does not suffice is refused by its CHECK, an account that was never opened is a null side
+-- nothing else; the counts force that, because left to itself the server does what stands last first. A balance that does not suffice is refused by its CHECK, an account that was never opened is a null side
 -- of a transfer, and either way nothing of this is written: the caller then finds out whom it was about.
 WITH wanted AS (
     SELECT * FROM unnest(:ids::text::uuid[], :account_ids::text::uuid[], :names::text::text[], :specs::text::text[], :shape_ids::text::integer[],
@@ -55,14 +55,16 @@ new_slices AS (
            (CASE WHEN b.id IS NULL THEN 'queued' ELSE 'leased' END)::slice_state,
            CASE WHEN b.id IS NULL THEN 0 ELSE 1 END
       FROM new CROSS JOIN LATERAL generate_series(0, new.slice_count - 1) AS i
-      LEFT JOIN born AS b ON b.job_id = new.id AND b.slice_index = i),
+      LEFT JOIN born AS b ON b.job_id = new.id AND b.slice_index = i
+    RETURNING 1),
 recorded AS (
     INSERT INTO events (kind, account_id, job_id, body)
     SELECT 'job_submitted', account_id, id, jsonb_build_object('slices', slice_count) FROM new
     UNION ALL
     SELECT 'slices_leased', new.account_id, new.id, jsonb_build_object(
                'slices', jsonb_agg(jsonb_build_array(born.slice_index, born.slice_index) ORDER BY born.slice_index))
-      FROM born JOIN new ON new.id = born.job_id GROUP BY new.account_id, new.id),
+      FROM born JOIN new ON new.id = born.job_id GROUP BY new.account_id, new.id
+    RETURNING 1),
 held AS (
     INSERT INTO ledger_transfers (key, leg, kind, source_id, target_id, amount, job_id)
     SELECT h.key, 0, 'hold', source.id, target.id, h.amount, h.job_id
@@ -75,7 +77,9 @@ held AS (
     RETURNING source_id, target_id, amount),
 accounts_locked AS (
     SELECT id, balance FROM ledger_accounts
-     WHERE id = ANY(ARRAY(SELECT source_id FROM held UNION ALL SELECT target_id FROM held)) ORDER BY id FOR UPDATE),
+     WHERE id = ANY(ARRAY(SELECT source_id FROM held UNION ALL SELECT target_id FROM held))
+       AND (SELECT count(*) FROM new_slices) + (SELECT count(*) FROM recorded) >= 0
+     ORDER BY id FOR UPDATE),
 accounts_moved AS (
     UPDATE ledger_accounts SET balance = after.balance
       FROM (SELECT id, sum(delta)::bigint AS balance
