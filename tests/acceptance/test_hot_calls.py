@@ -325,3 +325,85 @@ async def test_a_parked_call_that_came_in_chunks_is_held_and_let_go_too(start_hu
         httpx.post(f"{hub.url}/v1/jobs", json=SPEC, headers=sign_up(hub.url).headers, timeout=20)
         assert len((await socket.read()).json()["assignments"]) == 1
     await node.close()
+
+
+# Calls that are answered after a commit: a Later, by both ways
+
+
+def chunk(path: str, body: object, headers: dict[str, str]) -> bytes:
+    """The same call as `make` would make, for uvicorn's way."""
+    raw = json.dumps(body).encode()
+    pieces = b"%x\r\n%b\r\n0\r\n\r\n" % (len(raw), raw)
+    return make(path, pieces, {**headers, "Transfer-Encoding": "chunked"})
+
+
+async def test_a_submit_is_answered_alike_by_both_ways(socket, submitter):
+    """With the same key it is the same job, by whichever way it is asked for."""
+    headers = {**submitter.headers, "Idempotency-Key": "alike"}
+    answers = [await socket.call(form("/v1/jobs", SPEC, headers)) for form in (make, chunk, make, chunk)]
+    assert [answer.status for answer in answers] == [201] * 4
+    first, *others = [answer.json() for answer in answers]
+    assert {each["id"] for each in others} == {first["id"]}
+    assert {frozenset(each) for each in others} == {frozenset(first)}
+    assert {frozenset(answer.headers) for answer in answers} == {
+        frozenset({"date", "server", "content-length", "content-type"})
+    }
+
+
+@pytest.mark.parametrize("form", [make, chunk])
+async def test_a_submit_that_is_refused_before_or_by_its_commit_is_told_so_and_the_connection_goes_on(
+    socket, submitter, form
+):
+    headers = {**submitter.headers, "Idempotency-Key": f"refused {form.__name__}"}
+    invalid = await socket.call(form("/v1/jobs", {**SPEC, "slice_count": 0}, headers))
+    assert (invalid.status, invalid.json()["code"]) == (400, "invalid_spec")
+    assert (await socket.call(form("/v1/jobs", SPEC, headers))).status == 201
+    other = await socket.call(form("/v1/jobs", {"command": ["false"]}, headers))
+    assert (other.status, other.json()["code"]) == (409, "idempotency_mismatch")
+    assert (await socket.call(form("/v1/jobs", SPEC, headers))).status == 201
+
+
+@pytest.mark.parametrize("form", [make, chunk])
+@pytest.mark.parametrize("claims", [True, False])
+async def test_a_completion_is_answered_alike_by_both_ways(socket, node, submitter, form, claims):
+    """It counts once, the same again is recognised by either way, and another end of it is refused."""
+    assert (await socket.call(make("/v1/jobs", SPEC, submitter.headers))).status == 201
+    held = await node.claim_one()
+    path, claim = "/v1/jobs/complete", node.claim(held) if claims else None
+    body = {"boot_id": node.boot_id, "receipt": node.receipt(held), "claim": claim, **node.completion(held)}
+    first = await socket.call(form(path, body, node.headers))
+    assert (first.status, set(first.json())) == (200, {"accepted", "repeated", "next"})
+    assert (first.json()["accepted"], first.json()["repeated"]) == (True, False)
+    again = [await socket.call(each(path, {**body, "claim": None}, node.headers)) for each in (make, chunk)]
+    assert [answer.json() for answer in again] == [{"accepted": True, "repeated": True, "next": None}] * 2
+    wrong = {**body, "claim": None, "exit_code": 3, "cause": "exit_code", "receipt": ""}
+    refused = await socket.call(form(path, wrong, node.headers))
+    assert (refused.status, refused.json()["code"]) == (409, "stale_lease")
+    forged = await socket.call(form(path, {**body, "lease_secret": "guessed"}, node.headers))
+    assert forged.status == 409
+    assert (await socket.call(make("/v1/nodes/heartbeat", {"boot_id": node.boot_id}, node.headers))).status == 200
+
+
+@pytest.mark.parametrize("form", [make, chunk])
+async def test_callers_that_hang_up_before_their_answer_do_no_harm(hub, submitter, form):
+    """They may ask again: what was begun for them is done once. What is read here is begun; uvicorn may drop it."""
+    calls = [
+        form("/v1/jobs", SPEC, {**submitter.headers, "Idempotency-Key": f"gone {form.__name__} {number}"})
+        for number in range(40)
+    ]
+    for call in calls:
+        async with connect(hub.url) as socket:
+            socket.send(call)
+            await socket.writer.drain()
+    async with connect(hub.url) as socket:
+        look = make("/v1/jobs?limit=100", b"", submitter.headers, method="GET")
+
+        async def are_done() -> bool:
+            return len((await socket.call(look)).json()["jobs"]) == len(calls)
+
+        if form is make:
+            await wait_for(are_done, what="the jobs of those who hung up")
+        again = [await socket.call(call) for call in calls]
+        assert {answer.status for answer in again} == {201}
+        assert len({answer.json()["id"] for answer in again}) == len(calls)
+        assert await are_done(), "and no job more"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from computepool.core.errors import ComputePoolError, Conflict, HubUnavailable
-from computepool.hub.dispatch.group_commit import Blocked, GroupCommit, SingleCommit
+from computepool.hub.dispatch.group_commit import Blocked, GroupCommit, SingleCommit, _Call
 
 
 class Writer:
@@ -328,3 +328,123 @@ async def test_a_further_lane_opens_only_for_enough_to_share_a_commit(waiting, a
     gate.set()
     assert await asyncio.gather(first, *others) == list(range(waiting + 1))
     assert most == at_once
+
+
+# Without being a task while one waits
+
+
+async def send_calls(group: GroupCommit[int, int] | SingleCommit[int, int], sizes: Sequence[int]) -> list[object]:
+    """As `put_calls`, all from one task."""
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    calls = [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    sent = [group.send(call) for call in calls]
+    answers = await asyncio.gather(*sent, return_exceptions=True)
+    found: list[object] = []
+    for call, answer in zip(calls, answers, strict=True):
+        found += [answer] * len(call) if isinstance(answer, BaseException) else answer
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 6), max_size=12),
+    batch_max=st.integers(1, 16),
+    lanes=st.integers(1, 3),
+    refused=small_sets,
+    blocked=small_sets,
+    broken=small_sets,
+)
+def test_whoever_sends_is_answered_as_whoever_puts(sizes, batch_max, lanes, refused, blocked, broken):
+    async def run(way, writer: Writer) -> list[object]:
+        group: GroupCommit[int, int] = GroupCommit(writer.commit, batch_max=batch_max, lanes=lanes)
+        answers = await way(group, sizes)
+        await group.close()
+        return answers
+
+    putting, sending = (Writer(refused=refused, blocked=blocked, broken=broken) for _ in range(2))
+    put, sent = asyncio.run(run(put_calls, putting)), asyncio.run(run(send_calls, sending))
+    assert len(sent) == sum(sizes)
+    check_truth(sending, sent)
+    assert sending.batches == putting.batches
+    assert [repr(answer) for answer in sent] == [repr(answer) for answer in put]
+
+
+async def test_nothing_is_written_before_whoever_sends_lets_go_of_the_loop():
+    """So that calls which were read from the wire in one go share a transaction."""
+    writer = Writer()
+    group: GroupCommit[int, int] = GroupCommit(writer.commit)
+    sent = [group.send([number]) for number in range(5)]
+    assert writer.batches == []
+    assert [list(answer) for answer in await asyncio.gather(*sent)] == [[0], [10], [20], [30], [40]]
+    assert writer.batches == [[0, 1, 2, 3, 4]]
+
+
+async def test_whoever_sends_is_refused_at_once_when_the_hub_is_closing():
+    group: GroupCommit[int, int] = GroupCommit(Writer().commit)
+    before = group.send([1])
+    await group.close()
+    with pytest.raises(HubUnavailable):
+        group.send([2])
+    assert list(await before) == [10]
+
+
+async def test_whoever_sends_is_refused_at_once_when_the_queue_is_full():
+    writer = Writer()
+    group: GroupCommit[int, int] = GroupCommit(writer.commit, waiting_max=2)
+    sent = group.send([1, 2])
+    with pytest.raises(HubUnavailable) as refused:
+        group.send([3])
+    assert refused.value.details["retry_after_seconds"] > 0
+    assert list(await sent) == [10, 20]
+    assert list(await group.send([4])) == [40], "there is room again"
+    assert writer.committed == [1, 2, 4]
+
+
+class Forgetful(GroupCommit[int, int]):
+    """Answers callers without a look at whether they are still there."""
+
+    async def _write(self, batch: Sequence[_Call[int, int]]) -> None:
+        answers = await self._commit([item for call in batch for item in call.items])
+        for call in batch:
+            call.answers.set_result(answers[: len(call.items)])
+            answers = answers[len(call.items) :]
+
+
+async def drop_one(group: GroupCommit[int, int], drop: Callable[[asyncio.Future], object]) -> list[object]:
+    """What those hear who are in one batch with somebody who no longer wants to hear."""
+    sent = [group.send([number]) for number in range(3)]
+    await asyncio.sleep(0)
+    drop(sent.pop(1))
+    async with asyncio.timeout(60):
+        return [answer for [answer] in await asyncio.gather(*sent)]
+
+
+@pytest.mark.parametrize("drop", [asyncio.Future.cancel, id], ids=["cancelled", "forgotten"])
+async def test_a_caller_that_drops_what_it_sent_for_does_not_disturb_the_batch(drop):
+    writer = Writer()
+    group: GroupCommit[int, int] = GroupCommit(writer.commit)
+    assert await drop_one(group, drop) == [0, 20]
+    assert writer.committed == [0, 1, 2], "a COMMIT is never cancelled"
+    assert list(await group.send([3])) == [30]
+
+
+async def test_a_caller_that_drops_what_it_sent_for_does_not_disturb_a_batch_that_fails():
+    group: GroupCommit[int, int] = GroupCommit(Writer(broken={0}).commit)
+    dropped, staying = group.send([0]), group.send([1])
+    await asyncio.sleep(0)
+    dropped.cancel()
+    with pytest.raises(OSError, match="connection lost"):
+        await staying
+    assert list(await group.send([2])) == [20]
+
+
+async def test_control_a_group_that_cannot_be_dropped_is_caught():
+    with pytest.raises((HubUnavailable, TimeoutError, asyncio.InvalidStateError)):
+        await drop_one(Forgetful(Writer().commit), asyncio.Future.cancel)
+
+
+async def test_single_commit_answers_what_was_sent_as_a_group_would():
+    single: SingleCommit[int, int] = SingleCommit(Writer(refused={1}, broken={4}).commit)
+    first, second, third, *failed = await send_calls(single, [1, 2, 2])
+    assert (first, type(second), third) == (0, Conflict, 20)
+    assert [type(answer) for answer in failed] == [OSError, OSError]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -39,6 +40,10 @@ class Door:
         self._dismissals = Dismissals()
         # One for all calls: there are thousands.
         self._answer = self._speak
+        # Answers that wait to be signed together, and whether there may be more of them.
+        self._waiting: list[tuple[ParkedCall, Reply]] = []
+        self._gathering = 0
+        reception.together = self.together
 
     def open(
         self,
@@ -72,11 +77,19 @@ class Door:
         self._reception.park_known(call)
         return True
 
+    def knows(self, node: NodeCaller) -> bool:
+        """Whether its slots are known here: `open_claim` needs that."""
+        return self._reception.knows(node.node_id)
+
     async def prepare_claim(
         self, node: NodeCaller, free_slots: Iterable[str], running: frozenset[AttemptId]
     ) -> Claim:
         """To be handed in together with a completion, or by `claim` alone."""
         await self._reception.introduce(node.node_id)
+        return self.open_claim(node, free_slots, running)
+
+    def open_claim(self, node: NodeCaller, free_slots: Iterable[str], running: frozenset[AttemptId]) -> Claim:
+        """The same for a node that is known here. Its call leaves the reception before it is answered."""
         found: asyncio.Future[NextAnswer | None] = asyncio.get_running_loop().create_future()
         call = ParkedCall(
             node_id=node.node_id,
@@ -106,23 +119,51 @@ class Door:
         finally:
             self._reception.leave(claim.call)
 
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Nodes that are given work within this block are answered when it ends, all under one signature."""
+        self._gathering += 1
+        try:
+            yield
+        finally:
+            self._gathering -= 1
+            if self._waiting and not self._gathering:
+                waiting, self._waiting = self._waiting, []
+                self._say(waiting)
+
     def _speak(self, call: ParkedCall) -> None:
         """At once where that is possible, nearly always: a task of its own would cost more than the words."""
         tidings, reply = call.tidings, call.reply
         self._reception.leave(call)
         if not tidings:
             reply(call, None)
-        elif self._leases.can_word(tidings.leased):
-            try:
-                answer: NextAnswer | None = self._complete(tidings, self._leases.word(tidings.leased))
-            except Exception as error:
-                answer = None
-                _note_unsaid(error)
-            reply(call, answer)
-        else:
+        elif not self._leases.can_word(tidings.leased):
             speaking = asyncio.create_task(self._load_and_say(call, reply))
             self._speaking.add(speaking)
             speaking.add_done_callback(self._speaking.discard)
+        elif self._gathering:
+            self._waiting.append((call, reply))
+        else:
+            self._say([(call, reply)])
+
+    def _say(self, waiting: Sequence[tuple[ParkedCall, Reply]]) -> None:
+        try:
+            answers = self._leases.word_all([call.tidings.leased for call, _ in waiting])
+        except Exception as error:
+            if len(waiting) > 1:
+                # What cannot be said to one must not keep the others without their words.
+                for one in waiting:
+                    self._say([one])
+                return
+            _note_unsaid(error)
+            [(call, reply)] = waiting
+            reply(call, None)
+            return
+        for (call, reply), answer in zip(waiting, answers, strict=True):
+            try:
+                reply(call, self._complete(call.tidings, answer))
+            except Exception as error:
+                _note_unsaid(error)
 
     async def _load_and_say(self, call: ParkedCall, reply: Reply) -> None:
         tidings = call.tidings

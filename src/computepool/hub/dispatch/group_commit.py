@@ -65,6 +65,10 @@ class GroupCommit(Generic[Item, Answer]):
 
     async def put_all(self, items: Sequence[Item]) -> Sequence[Answer | ComputePoolError]:
         """An answer or a refusal for each item of one call, after their transaction has committed."""
+        return await self.send(items)
+
+    def send(self, items: Sequence[Item]) -> asyncio.Future[Sequence[Answer | ComputePoolError]]:
+        """The same for those who do not want to be a task while they wait."""
         if self._closed:
             raise HubUnavailable("This hub is shutting down. Call again; another may answer.")
         if self._waiting_count >= self._waiting_max:
@@ -76,7 +80,7 @@ class GroupCommit(Generic[Item, Answer]):
         self._waiting_count += len(items)
         if len(self._running) < self._lanes and self._keeps_busy(len(self._running) + 1):
             self._running.add(asyncio.create_task(self._run()))
-        return await call.answers
+        return call.answers
 
     def _keeps_busy(self, lanes: int) -> bool:
         """Whether what waits is enough for so many lanes."""
@@ -151,6 +155,9 @@ class SingleCommit(Generic[Item, Answer]):
 
     async def put_all(self, items: Sequence[Item]) -> Sequence[Answer | ComputePoolError]:
         return await self._commit(items)
+
+    def send(self, items: Sequence[Item]) -> asyncio.Future[Sequence[Answer | ComputePoolError]]:
+        return asyncio.ensure_future(self.put_all(items))
 
     async def close(self) -> None:
         return

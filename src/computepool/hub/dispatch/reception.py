@@ -7,9 +7,11 @@ besides work: what was lost on its way, what to stop, that it is paused. Which w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 
 from computepool import clock
@@ -69,6 +71,8 @@ class Reception:
         self._sittings = sittings or Sittings()
         # Called when slots may have become free.
         self.on_offer: Callable[[], None] = _ignore_offer
+        # A block within which nodes are given work at the same moment; the door's, once there is one.
+        self.together: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         self._newcomers: dict[NodeId, ParkedCall] = {}
         self._hurried: list[ParkedCall] = []
         # Calls that are held until leases for them are written, by the slot they are held for.

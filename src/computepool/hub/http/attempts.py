@@ -17,7 +17,7 @@ from computepool.hub.dispatch.door import Claim
 from computepool.hub.dispatch.parked import CALLS_MAX, ParkedCall
 from computepool.hub.dispatch.rounds import Ending
 from computepool.hub.http.errors import to_error_body
-from computepool.hub.http.replies import Reply
+from computepool.hub.http.replies import Later, Reply
 from computepool.hub.http.routing import Access, Call, PlainCall, Routes, read_bytes
 from computepool.hub.http.streaming import stream_blob
 from computepool.hub.services import attempts as service
@@ -116,15 +116,44 @@ def _answer_beat(hub: Hub) -> wire.HeartbeatAnswer:
     body_bytes_max=COMPLETE_BYTES_MAX,
     hot=True,
 )
-async def complete(call: PlainCall) -> wire.CompleteAnswer:
+def complete(call: PlainCall) -> Later | Coroutine[Any, Any, Later]:
     """Report the end of an attempt. The same report again gets the same answer. May carry the next claim."""
     body: wire.CompleteRequest = call.body
     [report] = reports.check_completions(call.hub.keyring, call.node, (body,), body.receipt)
     if isinstance(report, ComputePoolError):
         raise report
-    claim = await _prepare_claim(call, body.boot_id, body.claim)
-    outcome = await call.hub.completions.put(Ending(report, claim.call if claim else None))
-    found = await call.hub.door.hear(claim) if claim else None
+    if body.claim is None or call.hub.closing:
+        return _finish_one(call.hub, report, None)
+    running = _check_lists(body.claim.running, body.claim.free_slots)
+    if call.hub.door.knows(call.node) and call.hub.beats.hear_at_once(call.node.node_id, body.boot_id, running):
+        claim = call.hub.door.open_claim(call.node, body.claim.free_slots, running)
+        return _finish_one(call.hub, report, claim)
+    return _finish_newcomer(call, report)
+
+
+async def _finish_newcomer(call: PlainCall, report: Report) -> Later:
+    return _finish_one(call.hub, report, await _prepare_claim(call, call.body.boot_id, call.body.claim))
+
+
+def _finish_one(hub: Hub, report: Report, claim: Claim | None) -> Later:
+    ending = Ending(report, claim.call if claim else None)
+    return Later(hub.completions.send((ending,)), partial(_to_completed, claim))
+
+
+def _to_completed(
+    claim: Claim | None, outcomes: Sequence[wire.CompleteOutcome | ComputePoolError]
+) -> wire.CompleteAnswer | Later:
+    [outcome] = outcomes
+    if isinstance(outcome, ComputePoolError):
+        raise outcome
+    if claim is None:
+        return wire.CompleteAnswer(accepted=outcome.accepted, repeated=outcome.repeated)
+    if claim.found.done():
+        return _add_found(outcome, claim.found.result())
+    return Later(claim.found, partial(_add_found, outcome))
+
+
+def _add_found(outcome: wire.CompleteOutcome, found: wire.NextAnswer | None) -> wire.CompleteAnswer:
     return wire.CompleteAnswer(accepted=outcome.accepted, repeated=outcome.repeated, next=found)
 
 

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from types import CoroutineType
-from typing import Any
+from typing import Any, NamedTuple
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from computepool import clock
+from computepool.core.errors import HubUnavailable
 from computepool.hub.context import Hub
 from computepool.hub.dispatch.parked import ParkedCall
-from computepool.hub.http.replies import Reply
+from computepool.hub.http.replies import Later, Reply
 from computepool.hub.http.routing import (
     GONE,
     PlainCall,
@@ -44,6 +45,10 @@ BODY_BYTES_MAX = 65_536
 WAITING_BYTES_MAX = 65_536
 # More bytes than there will ever be: of a call that waits for its turn to be looked at again.
 IN_LINE = 1 << 60
+# Heads that are remembered as they were read: callers say the same again and again, up to the length of a body. Long
+# ones are not: nobody has looked yet who it is that sends them.
+HEADS_MAX = 2_048
+REMEMBERED_HEAD_BYTES_MAX = 2_048
 # Callers that are looked up at once. After a hub's start a whole fleet comes: the others wait as the bytes they sent.
 LOADS_MAX = 64
 
@@ -54,13 +59,19 @@ _CONTROLS = bytes({*range(32), 127} - {ord("\t")})
 _STRANGE = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"te", b"trailer"))
 
 
-@dataclass(slots=True)
-class Request:
+class Head(NamedTuple):
+    """All of a request but its body."""
+
     route: Route
     credential: str
     headers: dict[bytes, bytes]
-    body: bytes
+    body_size: int
     keeps_alive: bool
+
+
+class Request(NamedTuple):
+    head: Head
+    body: bytes
 
 
 class HotRoutes:
@@ -68,6 +79,7 @@ class HotRoutes:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._routes = {f"{r.method} {r.path} HTTP/1.1".encode(): r for r in routes if r.hot}
+        self._heads: dict[bytes, Head] = {}
 
     def read(self, received: bytes) -> tuple[Request, int] | int | None:
         """A request and how long it was; or how many bytes there must be to look again; or None: it is not for us."""
@@ -75,11 +87,30 @@ class HotRoutes:
         if end < 0:
             may_be = received.startswith(_START) if len(received) >= len(_START) else _START.startswith(received)
             return len(received) + 1 if may_be and len(received) < HEAD_BYTES_MAX else None
-        start = received.find(b"\r\n")
-        route = self._routes.get(received[:start])
-        if route is None or end > HEAD_BYTES_MAX:
+        raw = received[:end]
+        head = self._heads.get(raw)
+        if head is None:
+            head = self._read_head(raw)
+            if head is None:
+                return None
+            self._remember(raw, head)
+        body_at, length = end + 4, end + 4 + head.body_size
+        if len(received) < length:
+            return length
+        return Request(head, received[body_at:length]), length
+
+    def _remember(self, raw: bytes, head: Head) -> None:
+        if len(raw) <= REMEMBERED_HEAD_BYTES_MAX:
+            if len(self._heads) >= HEADS_MAX:
+                self._heads.clear()
+            self._heads[raw] = head
+
+    def _read_head(self, raw: bytes) -> Head | None:
+        start = raw.find(b"\r\n")
+        route = self._routes.get(raw[:start]) if start >= 0 else None
+        if route is None or len(raw) > HEAD_BYTES_MAX:
             return None
-        headers = _read_headers(received[start + 2 : end])
+        headers = _read_headers(raw[start + 2 :])
         if headers is None:
             return None
         size = headers.get(b"content-length", b"")
@@ -89,10 +120,7 @@ class HotRoutes:
             return None
         if connection not in (b"keep-alive", b"close"):
             return None
-        body_at, length = end + 4, end + 4 + int(size)
-        if len(received) < length:
-            return length
-        return Request(route, credential, headers, received[body_at:length], connection == b"keep-alive"), length
+        return Head(route, credential, headers, int(size), connection == b"keep-alive")
 
 
 def _read_headers(block: bytes) -> dict[bytes, bytes] | None:
@@ -337,9 +365,10 @@ class HotProtocol(asyncio.Protocol):
         self._resume()
 
     def _begin(self, request: Request, length: int) -> None:
-        route, refusal, caller = request.route, None, None
+        head, refusal, caller = request.head, None, None
+        route = head.route
         try:
-            caller = recall_caller(self._calls.hub, route, request.credential)
+            caller = recall_caller(self._calls.hub, route, head.credential)
         except Exception as error:
             refusal = explain(route, error)
         if caller is None and refusal is None and not self._calls.begin_load(self):
@@ -349,7 +378,7 @@ class HotProtocol(asyncio.Protocol):
             self._whole.leave()
             self._whole = None
         self._received, self._needed, self._route = self._received[length:], 0, route
-        self._closing = self._closing or not request.keeps_alive
+        self._closing = self._closing or not head.keeps_alive
         if refusal is not None:
             self.answer(refusal)
         elif caller is None:
@@ -361,7 +390,7 @@ class HotProtocol(asyncio.Protocol):
         try:
             result = self._call(request, caller)
         except Exception as error:
-            self.answer(explain(request.route, error))
+            self.answer(explain(request.head.route, error))
             return
         if type(result) is CoroutineType:
             self._follow(result)
@@ -369,15 +398,16 @@ class HotProtocol(asyncio.Protocol):
             self._take(result)
 
     def _call(self, request: Request, caller: AccountCaller | NodeCaller) -> Any:
-        hub, route = self._calls.hub, request.route
+        hub, head = self._calls.hub, request.head
+        route = head.route
         check_caller(hub, route, caller)
         body = parse_body(route, request.body)
         # It takes no more than a PlainCall, or it would not be hot.
-        return route.endpoint(PlainCall(hub, caller, body, request.headers, self.answer))  # type: ignore[arg-type]
+        return route.endpoint(PlainCall(hub, caller, body, head.headers, self.answer))  # type: ignore[arg-type]
 
     async def _load(self, request: Request) -> Any:
         try:
-            caller = await load_caller(self._calls.hub, request.route, request.credential)
+            caller = await load_caller(self._calls.hub, request.head.route, request.head.credential)
             result = self._call(request, caller)
             return await result if type(result) is CoroutineType else result
         finally:
@@ -399,7 +429,9 @@ class HotProtocol(asyncio.Protocol):
             self._take(result)
 
     def _take(self, result: Any) -> None:
-        if type(result) is not ParkedCall:
+        if type(result) is Later:
+            result.written.add_done_callback(partial(self._take_written, result.then))
+        elif type(result) is not ParkedCall:
             assert self._route is not None
             self.answer(to_reply(self._route, result))
         elif not result.open:
@@ -411,6 +443,17 @@ class HotProtocol(asyncio.Protocol):
             self._count(GONE)
         else:
             self._parked = result
+
+    def _take_written(self, then: Callable[[Any], Any], written: asyncio.Future[Any]) -> None:
+        assert self._route is not None
+        try:
+            result = then(written.result())
+        except asyncio.CancelledError:
+            self.answer(explain(self._route, HubUnavailable("This hub has given the call up. Try again.")))
+        except Exception as error:
+            self.answer(explain(self._route, error))
+        else:
+            self._take(result)
 
     def answer(self, reply: Reply) -> None:
         self._parked = None

@@ -17,6 +17,7 @@ from computepool.core.market.offers import DEFAULT_KIND
 from computepool.core.placement.price import SlicePrice
 from computepool.hub.context import Hub, Lane
 from computepool.hub.http.errors import to_error_body
+from computepool.hub.http.replies import Later
 from computepool.hub.http.routing import Access, Call, PlainCall, Routes
 from computepool.hub.services import jobs as service
 from computepool.hub.services import submissions
@@ -71,11 +72,18 @@ class EventsQuery(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes_max=SUBMIT_BYTES_MAX,
     hot=True,
 )
-async def submit_job(call: PlainCall) -> wire.Job:
+def submit_job(call: PlainCall) -> Later:
     """Submit a job. With an Idempotency-Key header it is safe to repeat."""
     key = call.find_header(b"idempotency-key")
-    submission = _check(call, call.body, key)
-    return to_job(await _lane(call.hub, [submission]).put(submission))
+    batch = (_check(call, call.body, key),)
+    return Later(_lane(call.hub, batch).send(batch), _to_submitted)
+
+
+def _to_submitted(answers: Sequence[Job | ComputePoolError]) -> wire.Job:
+    [answer] = answers
+    if isinstance(answer, ComputePoolError):
+        raise answer
+    return to_job(answer)
 
 
 @routes.add(

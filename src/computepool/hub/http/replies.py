@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from starlette.types import Send
 
@@ -21,3 +24,14 @@ class Reply:
             headers.append((b"content-type", b"application/json"))
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
+
+
+class Later(NamedTuple):
+    """What an endpoint returns whose answer is being written, by others: `then` makes it out of what that came to.
+
+    An endpoint that waits as a coroutine needs a task, which costs more than most of what the hub does for a call.
+    """
+
+    written: asyncio.Future[Any]
+    # Gives what an endpoint may give, another `Later` too; or raises a refusal.
+    then: Callable[[Any], Any]

@@ -38,7 +38,7 @@ from computepool.core.jobs.spec import is_sha256
 from computepool.hub.context import Hub
 from computepool.hub.dispatch.parked import ParkedCall
 from computepool.hub.http.errors import AWAY, to_refusal
-from computepool.hub.http.replies import Reply
+from computepool.hub.http.replies import Later, Reply
 from computepool.hub.services.callers import AccountCaller, NodeCaller
 
 log = logging.getLogger("computepool.http")
@@ -115,8 +115,8 @@ class Sent:
     """What an endpoint returns that has answered by itself."""
 
 
-# Gives a message, a Reply, a Response, `Sent` or, if the route parks, a ParkedCall. Or a coroutine that does: an
-# endpoint that can mostly answer at once is a plain function, and returns one only when it must wait.
+# Gives a message, a Reply, a Response, `Sent`, `Later` or, if the route parks, a ParkedCall. Or a coroutine that
+# does: an endpoint that can mostly answer at once is a plain function, and returns one only when it must wait.
 Endpoint = Callable[[Call], Any]
 
 
@@ -202,6 +202,8 @@ async def _serve(hub: Hub, route: Route, scope: Scope, receive: Receive, send: S
     result = route.endpoint(call)
     if type(result) is CoroutineType:
         result = await result
+    while type(result) is Later:
+        result = result.then(await result.written)
     if told is not None and type(result) is ParkedCall:
         return await _hold(hub, result, told, receive)
     return to_reply(route, result)
