@@ -8,7 +8,6 @@ import base64, hashlib, itertools, json, os, pathlib, subprocess, tempfile, time
 # Ed25519 (RFC 8032) on the curve -x^2 + y^2 = 1 + D x^2 y^2 over P elements. Short, hence slow: some 50 ms.
 P, ORDER, ZERO = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493, (0, 1)
 D = -121665 * pow(121666, -1, P) % P
-
 def add(p, q):  # one formula for all points: equal ones and ZERO need no special care on this curve
     (x1, y1), (x2, y2) = p, q
     k = D * x1 * x2 * y1 * y2
@@ -46,11 +45,12 @@ def open_order(given, token, node_id, hub_keys):  # what to run, if the hub sign
     head, body, signature = token.split(".")
     header, claims, id = json.loads(unb64(head)), json.loads(unb64(body)), given["attempt_id"]
     key = {each["kid"]: unb64(each["public_key"]) for each in hub_keys}.get(header.get("kid"))
-    told = (header.get("alg"), header.get("typ"), claims.get("aud"), dict(claims.get("orders") or ()).get(id))
-    due = ("EdDSA", "computepool-job+jwt", node_id, sha256(given["order"].encode()))
-    if key is None or told != due or claims.get("exp", 0) < time.time(): raise ValueError("not a token for this")
-    if not verify(key, f"{head}.{body}".encode(), unb64(signature)): raise ValueError("a forged token")
-    return json.loads(given["order"])
+    told, aud = (header.get("alg"), header.get("typ"), dict(claims.get("orders") or ()).get(id)), claims.get("aud")
+    due, auds = ("EdDSA", "computepool-job+jwt", sha256(given["order"].encode())), aud if type(aud) is list else [aud]
+    fits = key and told == due and node_id in auds and claims.get("exp", 0) >= time.time()
+    fits = fits and (order := json.loads(given["order"])).get("node_id", node_id) == node_id
+    if not fits or not verify(key, f"{head}.{body}".encode(), unb64(signature)): raise ValueError("no token for this")
+    return order
 
 # Nothing of the machine but /usr, no network, no rights; the job's folder is named after these words.
 BWRAP = """/usr/bin/bwrap --unshare-all --die-with-parent --new-session --cap-drop ALL --ro-bind /usr /usr --dev /dev

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import jwt
 import msgspec
 import pytest
 
+from computepool import clock
 from computepool.core.errors import Unauthenticated
 from computepool.core.ids import AttemptId, JobId
 from computepool.core.jobs.cause import Cause
@@ -20,7 +22,9 @@ from computepool.hub.services import attempts as attempt_service
 from computepool.hub.services import jobs as job_service
 from computepool.hub.services import leases as lease_module
 from computepool.hub.services.keyring import JOB_TOKEN_TYPE
+from computepool.hub.services.leases import Leases
 from computepool.hub.store.attempts import Grant
+from computepool.node.tokens import TokenRefused, verify_job_token
 from computepool.wire.attempts import NextAnswer, RunOrder
 from computepool.wire.jobs import Requirements
 from computepool.wire.nodes import Gpu
@@ -337,6 +341,160 @@ async def test_a_job_token_is_not_made_for_another_node(spine):
     answer = await spine.leases.answer([await spine.grant_one(await spine.enrol())])
     with pytest.raises(Unauthenticated):
         spine.keyring.verify(answer.token, typ=JOB_TOKEN_TYPE, audience=str(UUID(int=1)))
+
+
+def check_words(spine: Spine, told: Sequence[Sequence[Grant]], answers: Sequence[NextAnswer]) -> None:
+    """Each node is told its own leases, all of them and no others, under a token that it believes."""
+    for leased, answer in zip(told, answers, strict=True):
+        assert [each.attempt_id for each in answer.assignments] == [grant.id for grant in leased]
+        verified = verify_job_token(
+            answer.token,
+            node_id=leased[0].node_id,
+            hub_keys=spine.keyring.public_keys(),
+            now_seconds=clock.unix_seconds(),
+        )
+        for grant, each in zip(leased, answer.assignments, strict=True):
+            verified.check(grant.id, each.order)
+            assert each.lease_secret == spine.keyring.lease_secret(grant.id)
+
+
+def list_claims(answers: Sequence[NextAnswer]) -> list[dict[str, Any]]:
+    """Of each token once, in the order of the answers."""
+    tokens = dict.fromkeys(answer.token for answer in answers)
+    return [jwt.decode(token, options={"verify_signature": False}) for token in tokens]
+
+
+async def grant_each(spine: Spine, *slots: int) -> list[list[Grant]]:
+    """Nodes with so many slots each, and a lease for every one of them."""
+    await spine.submit(slice_count=sum(slots))
+    nodes = [await spine.enrol(cpu_slots=count) for count in slots]
+    grants = await spine.grant(*nodes)
+    told = [[grant for grant in grants if grant.node_id == node.id] for node in nodes]
+    assert [len(leased) for leased in told] == list(slots)
+    return told
+
+
+async def test_nodes_that_are_told_at_the_same_moment_share_a_token_that_names_all_of_them_and_their_attempts(spine):
+    told = await grant_each(spine, 1, 3, 2)
+    answers = spine.leases.word_all(told)
+    check_words(spine, told, answers)
+    [claims] = list_claims(answers)
+    assert claims["aud"] == [str(leased[0].node_id) for leased in told]
+    assert claims["orders"] == {
+        str(each.attempt_id): hashlib.sha256(each.order.encode()).hexdigest()
+        for answer in answers
+        for each in answer.assignments
+    }
+    assert len(claims["orders"]) == 6
+
+
+async def test_a_shared_token_is_not_made_for_a_node_that_was_not_told(spine):
+    [answer, _] = spine.leases.word_all(await grant_each(spine, 1, 1))
+    stranger = await spine.enrol()
+    with pytest.raises(TokenRefused, match="another node"):
+        verify_job_token(
+            answer.token,
+            node_id=stranger.id,
+            hub_keys=spine.keyring.public_keys(),
+            now_seconds=clock.unix_seconds(),
+        )
+    with pytest.raises(Unauthenticated):
+        spine.keyring.verify(answer.token, typ=JOB_TOKEN_TYPE, audience=str(stranger.id))
+
+
+async def test_no_node_learns_the_order_or_the_lease_secret_of_another(spine):
+    told = await grant_each(spine, 2, 2)
+    answers = spine.leases.word_all(told)
+    for answer, other in (answers, reversed(answers)):
+        said = msgspec.json.encode(answer) + msgspec.json.encode(list_claims([answer]))
+        for each in other.assignments:
+            assert str(each.attempt_id).encode() in said, "the token names it"
+            assert each.lease_secret.encode() not in said
+            assert msgspec.json.encode(each.order) not in said
+
+
+def sign_for_the_first(self: Leases, group: Sequence[Any]) -> str:
+    return really_sign(self, group[:1])
+
+
+def sign_for_the_first_all_orders(self: Leases, group: Sequence[Any]) -> str:
+    [first, *_] = group
+    leased = [lease for words in group for lease in words.leased]
+    orders = [order for words in group for order in words.orders]
+    return really_sign(self, [first._replace(leased=leased, orders=orders)])
+
+
+def tell_all_to_everybody(self: Leases, group: Sequence[Any]) -> list[NextAnswer]:
+    answers = really_answer(self, group)
+    everything = [each for answer in answers for each in answer.assignments]
+    return [NextAnswer(assignments=everything, token=answer.token) for answer in answers]
+
+
+def tell_each_what_is_for_the_next(self: Leases, group: Sequence[Any]) -> list[NextAnswer]:
+    first, *others = really_answer(self, group)
+    return [*others, first]
+
+
+really_sign, really_answer = Leases._sign, Leases._to_answers
+
+
+@pytest.mark.parametrize(
+    ("name", "bug"),
+    [
+        ("_sign", sign_for_the_first),
+        ("_sign", sign_for_the_first_all_orders),
+        ("_to_answers", tell_all_to_everybody),
+        ("_to_answers", tell_each_what_is_for_the_next),
+    ],
+)
+async def test_control_words_that_reach_the_wrong_node_are_caught(spine, monkeypatch, name, bug):
+    told = await grant_each(spine, 1, 2)
+    check_words(spine, told, spine.leases.word_all(told))
+    monkeypatch.setattr(Leases, name, bug)
+    with pytest.raises((AssertionError, TokenRefused)):
+        check_words(spine, told, spine.leases.word_all(told))
+
+
+@pytest.mark.parametrize(
+    ("slots", "shared"),
+    [
+        ((1, 1, 1, 1), [3, 1]),
+        ((2, 1, 2, 2), [3, 2, 2]),
+        ((1, 3, 1), [1, 3, 1]),
+        # More for one node than a token should name: its own answer has one token all the same.
+        ((5, 1), [5, 1]),
+        ((1, 5), [1, 5]),
+        ((5,), [5]),
+    ],
+)
+async def test_a_token_names_no_more_orders_than_it_should_except_for_one_node(spine, monkeypatch, slots, shared):
+    monkeypatch.setattr(lease_module, "ORDERS_PER_TOKEN", 3)
+    told = await grant_each(spine, *slots)
+    answers = spine.leases.word_all(told)
+    check_words(spine, told, answers)
+    claims = list_claims(answers)
+    assert [len(each["orders"]) for each in claims] == shared
+    assert set().union(*(each["orders"] for each in claims)) == {str(g.id) for leased in told for g in leased}
+
+
+async def test_a_node_that_is_told_alone_is_the_only_one_in_its_token(spine):
+    """As plain text, which every reader of tokens knows, also those that have not heard of lists."""
+    [leased] = await grant_each(spine, 2)
+    [claims] = list_claims(spine.leases.word_all([leased]))
+    assert claims["aud"] == str(leased[0].node_id)
+    assert list_claims([spine.leases.word(leased)])[0]["aud"] == claims["aud"]
+
+
+async def test_a_node_without_leases_gets_no_token_and_is_not_named_in_that_of_others(spine):
+    """It may be told to stop something, while others are given work."""
+    [leased] = await grant_each(spine, 1)
+    before, answer, after = spine.leases.word_all([[], leased, []])
+    assert (before.assignments, before.token) == (after.assignments, after.token) == ([], "")
+    check_words(spine, [leased], [answer])
+    [claims] = list_claims([answer])
+    assert claims["aud"] == str(leased[0].node_id)
+    assert spine.leases.word_all([[], []]) == [NextAnswer(), NextAnswer()]
+    assert spine.leases.word_all([]) == []
 
 
 async def test_a_lease_of_a_job_that_is_not_there_is_left_out_of_the_answer(spine):

@@ -120,6 +120,22 @@ async def test_a_token_that_does_not_hold_is_refused_and_nothing_runs(
     await world.close()
 
 
+async def test_an_order_that_the_same_token_names_for_another_node_is_refused(
+    tmp_path: Path, line: Line, runners: Runners
+) -> None:
+    """Nodes that are answered at the same moment share a token: somebody on the way might swap their orders."""
+    world = World(tmp_path, line, cpu_slots=2)
+    own = make_order(slot="cpu:0", node_id=world.identity.node_id)
+    other = make_order(slot="cpu:1", node_id=uuid4())
+    audience = [str(world.identity.node_id), str(other.node_id)]
+    world.holdings.accept(world.sign(own, other, claims={"aud": audience}))
+    await until(lambda: len(line.completions) == 1)
+    await spawned(runners)
+    assert line.told["message"] == "the order is for another node"
+    assert runners.started == [str(own.attempt_id)]
+    await world.close()
+
+
 async def test_an_assignment_that_the_token_does_not_cover_is_refused_alone(
     tmp_path: Path, line: Line, runners: Runners
 ) -> None:

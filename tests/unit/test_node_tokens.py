@@ -73,6 +73,12 @@ def test_a_token_within_the_clocks_leeway_is_believed() -> None:
         (make_token(header={"typ": "JWT"}), "type"),
         (make_token(header={"typ": tokens.RECEIPT_TYPE}), "type"),
         (make_token(aud=str(uuid4())), "another node"),
+        (make_token(aud=[str(uuid4()), str(uuid4())]), "another node"),
+        (make_token(aud=[f"{NODE_ID}0"]), "another node"),
+        (make_token(aud=f"{NODE_ID}, {uuid4()}"), "another node"),
+        (make_token(aud={str(NODE_ID): True}), "another node"),
+        (make_token(aud=[[str(NODE_ID)]]), "another node"),
+        (make_token(aud=[]), "does not verify"),
         (make_token(without="aud"), "does not verify"),
         (make_token(orders={}), "does not name"),
         (make_token(orders={str(uuid4()): sha256_of(ORDER)}), "does not name"),
@@ -92,6 +98,27 @@ def test_a_token_within_the_clocks_leeway_is_believed() -> None:
 def test_a_token_that_misses_one_check_is_refused(token: str, words: str) -> None:
     with pytest.raises(TokenRefused, match=words):
         verify(token)
+
+
+@pytest.mark.parametrize("others", [0, 1, 15])
+def test_a_token_for_several_nodes_is_believed_by_each_of_them(others: int) -> None:
+    """The hub signs once for nodes that it gives work to at the same moment."""
+    strangers = {str(uuid4()): sha256_of(f"{number}") for number in range(others)}
+    token = make_token(
+        aud=[*(str(uuid4()) for _ in range(others)), str(NODE_ID)],
+        orders={**strangers, str(ATTEMPT_ID): sha256_of(ORDER)},
+    )
+    assert verify(token).expires_at == NOW + 300
+    for attempt_id in strangers:
+        with pytest.raises(TokenRefused, match="not the one"):
+            verify(token, attempt_id=UUID(attempt_id))
+
+
+def test_control_without_a_look_at_the_audience_a_token_for_others_would_be_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(tokens._DECODING, "verify_aud", False)
+    verify(make_token(aud=[str(uuid4()), str(uuid4())]))
 
 
 def test_a_changed_order_is_refused() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,12 +22,14 @@ from hypothesis import strategies as st
 SOURCE = Path(__file__).parents[2] / "examples" / "tiny_agent.py"
 
 
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tiny_agent", SOURCE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def load(*edits: tuple[str, str]) -> ModuleType:
+    """The agent as it is, or a copy with a guard taken out."""
+    source = SOURCE.read_text()
+    for text, replacement in edits:
+        assert source.count(text) == 1, text
+        source = source.replace(text, replacement)
+    module = ModuleType("tiny_agent")
+    exec(compile(source, SOURCE, "exec"), module.__dict__)
     return module
 
 
@@ -121,10 +123,59 @@ def test_a_good_order_is_opened() -> None:
     assert tiny.open_order(*hub.assign(), hub.node_id, hub.keys)["command"] == ["true"]
 
 
+@pytest.mark.parametrize("others", [0, 1, 15])
+def test_a_token_for_several_nodes_is_good_for_each_of_them(others: int) -> None:
+    hub = Hub()
+    aud = [*(str(uuid4()) for _ in range(others)), hub.node_id]
+    assert tiny.open_order(*hub.assign(aud=aud), hub.node_id, hub.keys)["command"] == ["true"]
+
+
+def is_opened_by_a_stranger(agent: Any, aud: Callable[[str], Any]) -> bool:
+    """Whether an agent whose id is not in the audience, only much like it, takes the token for its own."""
+    hub = Hub()
+    try:
+        agent.open_order(*hub.assign(aud=aud(hub.node_id)), hub.node_id, hub.keys)
+    except ValueError:
+        return False
+    return True
+
+
+STRANGERS: list[Callable[[str], Any]] = [
+    lambda id: [str(uuid4()), str(uuid4())],
+    lambda id: [],
+    lambda id: f"{id}, {uuid4()}",
+    lambda id: [f"{id}0"],
+    lambda id: [[id]],
+    lambda id: {id: True},
+]
+
+
+@pytest.mark.parametrize("aud", STRANGERS)
+def test_a_token_for_several_nodes_is_refused_by_every_other(aud: Callable[[str], Any]) -> None:
+    assert not is_opened_by_a_stranger(tiny, aud)
+
+
+def test_an_order_that_names_another_node_is_refused() -> None:
+    hub = Hub()
+    other = json.dumps({"attempt_id": "a", "node_id": str(uuid4()), "command": ["true"]})
+    given, token = hub.assign(aud=[hub.node_id, str(uuid4())], orders={"a": tiny.sha256(other.encode())})
+    with pytest.raises(ValueError, match="no token"):
+        tiny.open_order({**given, "attempt_id": "a", "order": other}, token, hub.node_id, hub.keys)
+
+
+def test_control_agents_that_look_for_their_id_less_closely_are_caught() -> None:
+    """One finds it anywhere in the audience's text; the other does not look."""
+    hasty = load(("aud if type(aud) is list else [aud]", "aud"))
+    assert [is_opened_by_a_stranger(hasty, aud) for aud in STRANGERS] == [False, False, True, False, False, True]
+    blind = load((" and node_id in auds", ""))
+    assert all(is_opened_by_a_stranger(blind, aud) for aud in STRANGERS)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"aud": "another"},
+        {"aud": None},
         {"exp": 1},
         {"orders": {}},
         {"orders": None},

@@ -279,6 +279,8 @@ class HeldAttempt:
             raise Refused(Cause.SANDBOX_REFUSED, f"the order cannot be read: {error}") from None
         if order.attempt_id != self.id or order.slot != self.slot:
             raise Refused(Cause.SANDBOX_REFUSED, "the order speaks of another attempt or slot")
+        if order.node_id is not msgspec.UNSET and order.node_id != self._token.node_id:
+            raise Refused(Cause.SANDBOX_REFUSED, "the order is for another node")
         if order.host is msgspec.UNSET:
             around.wardrobe.check(order)
         if around.spent.is_spent(self.id):

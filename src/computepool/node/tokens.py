@@ -54,6 +54,8 @@ class JobToken:
     expires_at: float
     # From an attempt's id to the sha256 of its order.
     orders: Mapping[str, object]
+    # This node: orders of others may be named beside its own.
+    node_id: UUID | None = None
 
     def check(self, attempt_id: UUID, order: str) -> None:
         """Raises TokenRefused unless the hub wants exactly this order run under this attempt."""
@@ -76,7 +78,7 @@ def verify_job_token(token: str, *, node_id: UUID, hub_keys: Sequence[HubKey], n
     orders = claims.get("orders")
     if not isinstance(orders, dict):
         raise TokenRefused("the job token names no orders")
-    return JobToken(expires_at, orders)
+    return JobToken(expires_at, orders, node_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,8 @@ class RunOrder(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # Bytes of log that are kept; what a job prints beyond them is dropped.
     log_bytes: int
     isolation: IsolationLevel
+    # Whose it is: the token may serve several nodes. Absent in orders of hubs that make one for each.
+    node_id: UUID | msgspec.UnsetType = msgspec.UNSET
     # Absent: the node's own system, no packages, no way out.
     image: str | msgspec.UnsetType = msgspec.UNSET
     packages: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
@@ -93,8 +95,8 @@ class NextAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """204 stands for an answer without assignments or controls."""
 
     assignments: list[Assignment] = []
-    # One signature for all assignments. EdDSA JWT: aud this node, exp within minutes, and `orders`, from each
-    # attempt's id to the sha256 of its order.
+    # One signature for all assignments, and perhaps for those of other nodes that were answered at the same moment.
+    # EdDSA JWT: aud these nodes, exp within minutes, and `orders`, from each attempt's id to the sha256 of its order.
     token: str = ""
     controls: Controls = Controls()
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
@@ -18,7 +19,7 @@ from computepool.core.jobs.lease import Attempt
 from computepool.core.jobs.spec import CHECKPOINT_SECONDS, SCRIPT_FILE_NAME
 from computepool.core.networks.run import seat_id
 from computepool.core.placement.price import SlicePrice
-from computepool.core.placement.rounds import Pair, Round, Wish
+from computepool.core.placement.rounds import Head, Pair, Round, Run, Wish
 from computepool.core.placement.scorers import Candidate
 from computepool.hub.config import HubSettings
 from computepool.hub.services.job_secrets import open_secrets, seal_secrets
@@ -30,6 +31,7 @@ from computepool.hub.store import slices as slice_store
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.pooler import is_transactional
+from computepool.hub.store.slices import SliceKey
 from computepool.wire.attempts import Assignment, HostOrder, NextAnswer, RunOrder
 from computepool.wire.jobs import JobSpec
 
@@ -37,6 +39,9 @@ from computepool.wire.jobs import JobSpec
 GRANTS_MAX = 512
 # How often one round asks for further heads before it leaves the rest to the next.
 LOOKS_MAX = 24
+# Answers that are given at the same moment are signed together, up to so many orders: each then costs a small part
+# of a signature, and carries about 200 bytes for each of the others.
+ORDERS_PER_TOKEN = 16
 # What recent jobs ask to run is kept up to this many bytes of it.
 ORDERS_BYTES_MAX = 64_000_000
 
@@ -58,6 +63,8 @@ class Order(NamedTuple):
     slice_price: SlicePrice | None = None
     # Its secrets: opened only for a node that is told to run it.
     sealed: bytes | None = None
+    # The most that a slice can cost.
+    reserve_microcredits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,13 @@ class Granted:
 
     grants: list[Grant]
     refused: list[Pair]
+
+
+class _Words(NamedTuple):
+    """One node's leases, and the order of each as it is sent."""
+
+    leased: Sequence[Grant | Attempt]
+    orders: Sequence[bytes]
 
 
 class Leases:
@@ -82,6 +96,12 @@ class Leases:
         self._orders_bytes = 0
         # Transactions under way that need the orders they have loaded.
         self._granting = 0
+        # Slices that leases are being written for, with their runs.
+        self._writing: dict[SliceKey, Run] = {}
+
+    @property
+    def lease_seconds(self) -> float:
+        return self._settings.lease_seconds
 
     @property
     def audit_key(self) -> bytes:
@@ -107,46 +127,71 @@ class Leases:
         self, conn: Connection, round_: Round, *, expected_seconds: ExpectedSeconds, lock: bool
     ) -> Granted:
         """As part of a transaction that somebody else ends, or by one statement that is its own."""
+        planned = await self.plan_on(conn, round_, expected_seconds=expected_seconds, lock=lock)
+        if not planned:
+            return Granted([], [])
+        try:
+            inserted = await attempt_store.insert_leases(
+                conn, planned, rate_card_version=self.prices.card.version, lease_seconds=self.lease_seconds
+            )
+        finally:
+            self.let_go(planned)
+        return sort_out(round_.pairs, planned, inserted)
+
+    async def plan_on(
+        self, conn: Connection, round_: Round, *, expected_seconds: ExpectedSeconds, lock: bool
+    ) -> list[Grant]:
+        """Takes the heads of the queue that the round asks for, and lets it pair them. The leases that come of it are
+        to be written next; then they must be let go of, or nobody here looks at their slices again."""
         self.forget_oldest()
         self._granting += 1
         try:
-            await self._look(conn, round_, lock=lock)
-            return await self._write(conn, round_.pairs, expected_seconds) if round_.pairs else Granted([], [])
+            # Behind a pooler a statement is not a transaction by itself.
+            await self._look(conn, round_, lock=lock or is_transactional(conn))
+            planned = [
+                self.plan(
+                    pair.head.job_id,
+                    pair.head.run.account_id,
+                    pair.candidate,
+                    pair.ceiling,
+                    slice_index=pair.head.slice_index,
+                    number=pair.head.attempt_count + 1,
+                    expected_seconds=expected_seconds,
+                )
+                for pair in round_.pairs
+            ]
         finally:
             self._granting -= 1
+        self._writing.update({(pair.head.job_id, pair.head.slice_index): pair.head.run for pair in round_.pairs})
+        return planned
+
+    def let_go(self, planned: Sequence[Grant]) -> None:
+        for grant in planned:
+            self._writing.pop((grant.job_id, grant.slice_index), None)
 
     async def _look(self, conn: Connection, round_: Round, *, lock: bool) -> None:
         for _ in range(LOOKS_MAX):
             takes = round_.list_takes()
             if not takes:
                 return
-            heads, now = await slice_store.take_heads(conn, takes, lock=lock)
+            heads, now = await self._take_heads(conn, takes, lock=lock)
             job_ids = {head.job_id for head in heads}
             await self._load_orders(conn, job_ids)
             round_.pair(takes, heads, {id: self.wish_of(id) for id in job_ids}, now=now or clock.now())
 
-    async def _write(self, conn: Connection, pairs: Sequence[Pair], expected_seconds: ExpectedSeconds) -> Granted:
-        planned = [
-            self.plan(
-                pair.head.job_id,
-                pair.head.run.account_id,
-                pair.candidate,
-                pair.ceiling,
-                slice_index=pair.head.slice_index,
-                number=pair.head.attempt_count + 1,
-                expected_seconds=expected_seconds,
-            )
-            for pair in pairs
-        ]
-        inserted = await attempt_store.insert_leases(
-            conn,
-            planned,
-            rate_card_version=self.prices.card.version,
-            lease_seconds=self._settings.lease_seconds,
+    async def _take_heads(
+        self, conn: Connection, takes: Mapping[Run, int], *, lock: bool
+    ) -> tuple[list[Head], datetime | None]:
+        """Without those that this hub is about to lease: without locks they are found queued until that is done."""
+        if lock or not self._writing:
+            return await slice_store.take_heads(conn, takes, lock=lock)
+        # As of now: what is written while we look may be queued in the answer still.
+        writing = dict(self._writing)
+        in_front = Counter(writing.values())
+        heads, now = await slice_store.take_heads(
+            conn, {run: count + in_front[run] for run, count in takes.items()}, lock=False
         )
-        grants = [grant for grant in planned if grant.id in inserted]
-        refused = [pair for pair, grant in zip(pairs, planned, strict=True) if grant.id not in inserted]
-        return Granted(grants, refused)
+        return [head for head in heads if (head.job_id, head.slice_index) not in writing], now
 
     def plan(
         self,
@@ -197,40 +242,70 @@ class Leases:
         return all(lease.job_id in self._orders for lease in leased)
 
     def word(self, leased: Sequence[Grant | Attempt]) -> NextAnswer:
-        orders = [msgspec.json.encode(self._to_run_order(lease, self._orders[lease.job_id])) for lease in leased]
-        return NextAnswer(
-            assignments=[
-                Assignment(
-                    attempt_id=lease.id,
-                    slot=lease.slot,
-                    lease_secret=self._keyring.lease_secret(lease.id),
-                    lease_seconds=self._settings.lease_seconds,
-                    order=order.decode(),
-                )
-                for lease, order in zip(leased, orders, strict=True)
-            ],
-            token=self._sign(leased, orders) if leased else "",
-        )
+        [answer] = self.word_all([leased])
+        return answer
 
-    def _sign(self, leased: Sequence[Grant | Attempt], orders: Sequence[bytes]) -> str:
+    def word_all(self, told: Sequence[Sequence[Grant | Attempt]]) -> list[NextAnswer]:
+        """What several nodes are told at the same moment, each its own leases."""
+        answers: list[NextAnswer] = []
+        group: list[_Words] = []
+        count = 0
+        for leased in told:
+            if group and count + len(leased) > ORDERS_PER_TOKEN:
+                answers += self._to_answers(group)
+                group, count = [], 0
+            group.append(_Words(leased, [self._to_order(lease) for lease in leased]))
+            count += len(leased)
+        return answers + self._to_answers(group)
+
+    def _to_answers(self, group: Sequence[_Words]) -> list[NextAnswer]:
+        token = self._sign([words for words in group if words.leased])
+        return [
+            NextAnswer(
+                assignments=[
+                    Assignment(
+                        attempt_id=lease.id,
+                        slot=lease.slot,
+                        lease_secret=self._keyring.lease_secret(lease.id),
+                        lease_seconds=self.lease_seconds,
+                        order=order.decode(),
+                    )
+                    for lease, order in zip(words.leased, words.orders, strict=True)
+                ],
+                token=token if words.leased else "",
+            )
+            for words in group
+        ]
+
+    def _sign(self, group: Sequence[_Words]) -> str:
+        """One token for all of these nodes: each finds itself in the audience, and its attempts among the orders."""
+        if not group:
+            return ""
         now = int(clock.unix_seconds())
+        nodes = [str(words.leased[0].node_id) for words in group]
         claims = {
             "iss": str(self._keyring.hub_id),
-            "aud": str(leased[0].node_id),
+            "aud": nodes if len(nodes) > 1 else nodes[0],
             "jti": entropy.new_nonce(),
             "iat": now,
             "exp": now + self._settings.job_token_seconds,
             "orders": {
-                str(lease.id): hashlib.sha256(order).hexdigest() for lease, order in zip(leased, orders, strict=True)
+                str(lease.id): hashlib.sha256(order).hexdigest()
+                for words in group
+                for lease, order in zip(words.leased, words.orders, strict=True)
             },
         }
         return self._keyring.sign(claims, typ=JOB_TOKEN_TYPE)
+
+    def _to_order(self, lease: Grant | Attempt) -> bytes:
+        return msgspec.json.encode(self._to_run_order(lease, self._orders[lease.job_id]))
 
     def _to_run_order(self, lease: Grant | Attempt, order: Order) -> RunOrder:
         spec = order.spec
         need = spec.requirements
         return RunOrder(
             attempt_id=lease.id,
+            node_id=lease.node_id,
             job_id=lease.job_id,
             slice_index=lease.slice_index,
             # As it was submitted: a slice that is run once more is one of as many.
@@ -272,6 +347,9 @@ class Leases:
 
     # What is remembered of jobs
 
+    def find_order(self, job_id: JobId) -> Order | None:
+        return self._orders.get(job_id)
+
     def remember(self, job_id: JobId, order: Order) -> None:
         """Saves loading it when its first slice is granted, which is often at once."""
         # Nodes that ask at the same moment load the same job twice.
@@ -304,6 +382,7 @@ class Leases:
                     row.run_id,
                     row.slice_price,
                     row.sealed,
+                    row.reserve_microcredits,
                 )
                 self.remember(job_id, order)
 
@@ -312,6 +391,12 @@ class Leases:
         wish = self._orders[job_id].wish
         # A set that the operator has taken away since the job was submitted.
         return wish if wish.weight_set in self._weight_sets else Wish(wish.prefer, self._weight_sets[0])
+
+
+def sort_out(pairs: Sequence[Pair], planned: Sequence[Grant], inserted: Set[AttemptId]) -> Granted:
+    grants = [grant for grant in planned if grant.id in inserted]
+    refused = [pair for pair, grant in zip(pairs, planned, strict=True) if grant.id not in inserted]
+    return Granted(grants, refused)
 
 
 def size_order(spec_length: int) -> int:
