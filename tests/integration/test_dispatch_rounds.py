@@ -12,6 +12,7 @@ import pytest
 from computepool import clock, entropy
 from computepool.core.ids import AttemptId
 from computepool.core.jobs.state import JobState
+from computepool.core.ledger.charging import LeaseTerms
 from computepool.hub.dispatch import rounds as rounds_module
 from computepool.hub.dispatch.backlog import Backlog
 from computepool.hub.dispatch.door import Claim, Door
@@ -27,6 +28,7 @@ from computepool.hub.services import attempts as attempt_service
 from computepool.hub.services import reports
 from computepool.hub.services import submissions as submission_service
 from computepool.hub.services.callers import AccountCaller
+from computepool.hub.store import exchanges as exchange_store
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.jobs import Job
 from computepool.wire.attempts import NextAnswer
@@ -271,6 +273,71 @@ async def test_a_claim_brings_the_next_slice_in_the_transaction_that_ends_the_la
     assert await dispatch.spine.slice_state(job) == "leased"
     rows = await dispatch.spine.fetch("SELECT xmin::text FROM attempts")
     assert len({row["xmin"] for row in rows}) == 1
+
+
+async def hold_one(
+    dispatch: Dispatch, node: EnrolledNode, *, by: AccountCaller | None = None, **spec: object
+) -> Grant:
+    """The lease of a new job's first slice, which its node was told of."""
+    waiting = await dispatch.park(node, "cpu:0")
+    [job] = await dispatch.submit(by=by, **spec)
+    [attempt_id] = list_attempts([await waiting.hear()])
+    return Grant(attempt_id, job.account_id, job.id, 0, 1, node.id, "cpu:0", 1.0, None, LeaseTerms(0, 0))
+
+
+async def refuse_to_ask_first(*_: object, **__: object) -> list[object]:
+    raise AssertionError("this can be exchanged")
+
+
+async def test_the_result_of_a_job_of_one_slice_and_the_next_lease_are_exchanged(dispatch, monkeypatch):
+    node, submitter = await dispatch.spine.enrol(), await dispatch.spine.sign_up()
+    first = await hold_one(dispatch, node, by=submitter)
+    # The hub has not seen their accounts before.
+    await dispatch.complete(node, first, await dispatch.claim(node, "cpu:0"))
+    grant = await hold_one(dispatch, node, by=submitter)
+    await dispatch.submit()
+    monkeypatch.setattr(rounds_module, "finish_attempts", refuse_to_ask_first)
+    answer = await dispatch.complete(node, grant, await dispatch.claim(node, "cpu:0"))
+    assert list_attempts([answer]) == await list_live(dispatch.spine)
+    assert await dispatch.spine.slice_state(grant) == "succeeded"
+
+
+async def test_of_several_slices_results_are_counted_by_asking_first(dispatch, monkeypatch):
+    """The control of the one before: what is patched there is what this takes."""
+    node = await dispatch.spine.enrol()
+    grant = await hold_one(dispatch, node, slice_count=2)
+    claim = await dispatch.claim(node, "cpu:0")
+    with monkeypatch.context() as patched:
+        patched.setattr(rounds_module, "finish_attempts", refuse_to_ask_first)
+        with pytest.raises(AssertionError):
+            await dispatch.complete(node, grant, claim)
+    answer = await dispatch.complete(node, grant, await dispatch.claim(node, "cpu:0"))
+    assert list_attempts([answer]) == await list_live(dispatch.spine)
+
+
+async def test_a_result_that_is_not_as_the_hub_believes_is_judged_by_asking_first(dispatch):
+    node = await dispatch.spine.enrol()
+    grant = await hold_one(dispatch, node)
+    await dispatch.spine.fetch("UPDATE attempts SET saved_seconds = 1, saved_at = now()")
+    answer = await dispatch.complete(node, grant, await dispatch.claim(node, "cpu:0"))
+    assert answer is None
+    assert await dispatch.spine.slice_state(grant) == "succeeded"
+
+
+async def test_after_an_exchange_failed_its_slices_are_given_out_again(dispatch, monkeypatch):
+    node = await dispatch.spine.enrol()
+    grant = await hold_one(dispatch, node)
+    await dispatch.submit()
+
+    async def fail(*_: object, **__: object) -> None:
+        raise ConnectionError("the database has gone away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(exchange_store, "exchange", fail)
+        with pytest.raises(ConnectionError):
+            await dispatch.complete(node, grant, await dispatch.claim(node, "cpu:0"))
+    answer = await dispatch.complete(node, grant, await dispatch.claim(node, "cpu:0"))
+    assert list_attempts([answer]) == await list_live(dispatch.spine)
 
 
 async def test_a_claim_that_brings_nothing_leaves_the_parked_calls_slots_where_they_were(dispatch):

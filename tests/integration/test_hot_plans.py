@@ -13,12 +13,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from computepool.hub.store import attempts, deliveries, jobs, ledger
+from computepool.hub.store import attempts, deliveries, exchanges, jobs, ledger
 
 HOT = {
     "insert_jobs": jobs._q.insert_jobs.sql,
     "insert_leases": attempts._q.insert_leases.sql,
     "lock_held": deliveries._q.lock_held.sql,
+    "exchange": exchanges._q.exchange.sql,
     "record_deliveries": deliveries._q.record_deliveries.sql,
     "post_all": ledger._q.post_all.sql,
     "post_at_once": ledger._q.post_at_once.sql,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from computepool import clock
 from computepool.core.errors import ComputePoolError
-from computepool.core.ids import AccountId, ShapeId
+from computepool.core.ids import AccountId, AttemptId, ShapeId
 from computepool.core.placement.rounds import ELSEWHERE_SECONDS_MIN, Round, Run, Wish
 from computepool.core.placement.scorers import Candidate
 from computepool.core.placement.shape import Shape
@@ -30,9 +30,10 @@ from computepool.hub.dispatch.registry import Registry
 from computepool.hub.dispatch.stubborn import Stubborn
 from computepool.hub.dispatch.summaries import Ask
 from computepool.hub.services.attempts import finish_attempts
-from computepool.hub.services.leases import GRANTS_MAX, Granted, Leases
+from computepool.hub.services.exchanges import Exchanges, First
+from computepool.hub.services.leases import GRANTS_MAX, Granted, Leases, sort_out
 from computepool.hub.services.reports import Report
-from computepool.hub.services.submissions import Submission, Submissions
+from computepool.hub.services.submissions import Submission, Submissions, Submitted
 from computepool.hub.services.transitions import OnEnd, ignore_end
 from computepool.hub.store import hub as hub_store
 from computepool.hub.store import shapes as shape_store
@@ -58,6 +59,7 @@ ASKED_SECONDS = 0.2
 LOOK_AGAIN_SECONDS = 0.03
 # How far back changes are read each time, because they do not become visible in order.
 CHANGES_SECONDS = 10.0
+NOBODY_COUNTED: Mapping[Run, int] = {}
 # A hub that is alone knows what was queued; it makes sure only now and then.
 LOOK_ALONE_SECONDS = 5.0
 
@@ -106,6 +108,7 @@ class Rounds:
         self._elsewhere = elsewhere
         self._stubborn = Stubborn()
         self._opened = OpenAccounts()
+        self._exchanges = Exchanges(leases)
         self._wake = asyncio.Event()
         self._stale = True
         self._looked_at, self._look_seconds = 0.0, 0.0
@@ -136,7 +139,7 @@ class Rounds:
         self._stale = self._stale or heard.missed
         self._note_asks(heard.asks)
 
-    def _note_asks(self, asks: Iterable[Ask]) -> None:
+    def _note_asks(self, asks: Iterable[Ask], counts: Mapping[Run, int] = NOBODY_COUNTED) -> None:
         """What another hub has the best slot for is left alone here for a moment, and unlocked."""
         ours: list[Run] = []
         others: list[Run] = []
@@ -146,14 +149,15 @@ class Rounds:
             if hub_process_id == self._elsewhere.hub_process_id:
                 self._asked_until[run] = clock.seconds() + ASKED_SECONDS
         if ours or self._stale:
-            self._note_runs(ours)
+            self._note_runs(ours, counts)
         if others:
-            asyncio.get_running_loop().call_later(ELSEWHERE_SECONDS_MIN, self._note_runs, others)
+            asyncio.get_running_loop().call_later(ELSEWHERE_SECONDS_MIN, self._note_runs, others, counts)
 
-    def _note_runs(self, runs: Iterable[Run]) -> None:
+    def _note_runs(self, runs: Iterable[Run], counts: Mapping[Run, int] = NOBODY_COUNTED) -> None:
+        """Where nobody has counted there is one slice at least, and mostly no more."""
         for run in runs:
             if run.shape_id in self._backlog.shapes:
-                self._backlog.note(run)
+                self._backlog.note(run, counts.get(run, 1))
             else:
                 self._stale = True
         if len(self._registry.fleet) or self._stale:
@@ -230,6 +234,7 @@ class Rounds:
             gap_elsewhere=None if self._elsewhere.alone else self._elsewhere.find_gap,
             on_pair=self._reception.hold,
             is_aside=self._stubborn.is_aside,
+            find_count=self._backlog.find_count,
         )
         return round_ if round_.list_takes() else None
 
@@ -240,15 +245,17 @@ class Rounds:
             return
         self._backlog.forget(round_.emptied, as_of=turn.as_of)
         self._look_again(round_.emptied.difference(pair.head.run for pair in round_.pairs))
-        for grant in granted.grants:
-            self._stubborn.note_granted((grant.job_id, grant.slice_index))
-            self._deliver(grant)
+        self._backlog.forget_counts(pair.head.run for pair in granted.refused)
         for pair in granted.refused:
             self._stubborn.note_refused((pair.head.job_id, pair.head.slice_index))
             # The record says otherwise than we thought: the node is looked up before it is offered again.
             self._reception.look_up_soon(pair.candidate.slot.node_id)
-        for pair in round_.pairs:
-            self._reception.release(pair.candidate.slot.node_id, pair.candidate.slot.name)
+        with self._reception.together():
+            for grant in granted.grants:
+                self._stubborn.note_granted((grant.job_id, grant.slice_index))
+                self._deliver(grant)
+            for pair in round_.pairs:
+                self._reception.release(pair.candidate.slot.node_id, pair.candidate.slot.name)
         for head in round_.postponed:
             hub_process_id = self._elsewhere.pop_left((head.job_id, head.slice_index))
             if hub_process_id is not None:
@@ -272,6 +279,7 @@ class Rounds:
         """What it had planned was not written."""
         if turn.round is None:
             return
+        self._backlog.forget_counts(pair.head.run for pair in turn.round.pairs)
         turn.round.undo()
         # What it had locked may have made a run look empty to others.
         self._stale = True
@@ -280,12 +288,60 @@ class Rounds:
 
     def _deliver(self, grant: Grant) -> None:
         self._share.note_granted(grant)
+        self._exchanges.note_granted(grant)
         self._reception.deliver(grant)
 
     # Completions, with the claims that they carry
 
     async def complete(self, endings: Sequence[Ending]) -> Sequence[CompleteOutcome | ComputePoolError]:
-        """Ends attempts and fills their slots anew, in one transaction."""
+        """Ends attempts and fills their slots anew, in one transaction: what can be exchanged by one statement."""
+        firsts = self._exchanges.take_ready([ending.report for ending in endings])
+        if not firsts:
+            return await self._complete_locked(endings)
+        outcomes = await self._exchange([e for e in endings if e.report.attempt_id in firsts], firsts)
+        rest = [ending for ending in endings if ending.report.attempt_id not in outcomes]
+        judged = iter(await self._complete_locked(rest) if rest else ())
+        return [outcomes.get(ending.report.attempt_id) or next(judged) for ending in endings]
+
+    async def _exchange(
+        self, endings: Sequence[Ending], firsts: Mapping[AttemptId, First]
+    ) -> Mapping[AttemptId, CompleteOutcome | ComputePoolError]:
+        """Without what was not as this hub believed."""
+        reports = [ending.report for ending in endings]
+        claims = [ending.claim for ending in endings if ending.claim is not None and ending.claim.open]
+        # What moves money takes two statements.
+        alone = self._elsewhere.alone and not any(first.costs for first in firsts.values())
+        turn = _Turn()
+        planned: Sequence[Grant] = ()
+        try:
+            async with self._leases.open(alone=alone) as conn:
+                async with self._one_round:
+                    self._begin_turn(turn, claims)
+                    if turn.round is not None:
+                        planned = await self._leases.plan_on(
+                            conn,
+                            turn.round,
+                            expected_seconds=self._share.expected_seconds,
+                            lock=not self._elsewhere.alone,
+                        )
+                        self._backlog.note_left(turn.round.left, as_of=turn.as_of)
+                exchanged = await self._exchanges.write(conn, reports, firsts, planned, opened=self._opened)
+        except BaseException:
+            self._undo(turn)
+            raise
+        else:
+            self._opened.note(exchanged.postings)
+            self._on_end(exchanged.ended)
+            if turn.round is not None:
+                turn.granted = sort_out(turn.round.pairs, planned, exchanged.granted)
+            self._conclude(turn)
+        finally:
+            self._leases.let_go(planned)
+            for call in claims:
+                call.dismiss()
+        return exchanged.outcomes
+
+    async def _complete_locked(self, endings: Sequence[Ending]) -> Sequence[CompleteOutcome | ComputePoolError]:
         reports = [ending.report for ending in endings]
         claims = [ending.claim for ending in endings if ending.claim is not None and ending.claim.open]
         if not claims:
@@ -318,13 +374,17 @@ class Rounds:
         Whoever waits for the turn holds a connection, so whoever has the turn must not wait for one.
         """
         async with self._one_round:
-            for call in claims:
-                self._reception.admit(call)
-            turn.as_of, turn.round = self._backlog.moment, self._plan()
+            self._begin_turn(turn, claims)
             if turn.round is not None:
                 turn.granted = await self._leases.grant_on(
                     conn, turn.round, expected_seconds=self._share.expected_seconds, lock=lock
                 )
+                self._backlog.note_left(turn.round.left, as_of=turn.as_of)
+
+    def _begin_turn(self, turn: _Turn, claims: Sequence[ParkedCall]) -> None:
+        for call in claims:
+            self._reception.admit(call)
+        turn.as_of, turn.round = self._backlog.moment, self._plan()
 
     async def complete_apart(self, endings: Sequence[Ending]) -> Sequence[CompleteOutcome | ComputePoolError]:
         """The same with a transaction for each, to measure what it is worth to share one."""
@@ -341,29 +401,30 @@ class Rounds:
 
     async def submit(self, submissions: Sequence[Submission]) -> Sequence[Job | ComputePoolError]:
         submitted = await self._submissions.submit(submissions, self)
-        for grant in submitted.grants:
-            self._deliver(grant)
-            self._reception.release(grant.node_id, grant.slot)
+        with self._reception.together():
+            for grant in submitted.grants:
+                self._deliver(grant)
+                self._reception.release(grant.node_id, grant.slot)
         for run, shape in submitted.runs.items():
             self._backlog.shapes[run.shape_id] = shape
         if not self._elsewhere.alone:
-            self._leave_runs(submissions, submitted.runs)
+            self._leave_runs(submissions, submitted)
         elif submitted.runs:
-            self._note_runs(submitted.runs)
+            self._note_runs(submitted.runs, submitted.counts)
         return submitted.answers
 
-    def _leave_runs(self, submissions: Sequence[Submission], runs: Mapping[Run, Shape]) -> None:
+    def _leave_runs(self, submissions: Sequence[Submission], submitted: Submitted) -> None:
         """Tells others. Of several slices some may be for us, whoever has the best slot."""
         counts = Counter[tuple[Shape, AccountId]]()
         for submission in submissions:
             counts[submission.shape, submission.account_id] += submission.spec.slice_count
         asks = []
-        for run, shape in runs.items():
+        for run, shape in submitted.runs.items():
             left_to = self._elsewhere.pop_left((shape, run.account_id))
             asks.append(Ask(run, left_to if counts[shape, run.account_id] == 1 else None))
         for ask in asks:
             self._elsewhere.ask(*ask)
-        self._note_asks(asks)
+        self._note_asks(asks, submitted.counts)
 
     def is_waiting(self, account_id: AccountId, shape_id: ShapeId) -> bool:
         return self._backlog.waits(account_id, shape_id)

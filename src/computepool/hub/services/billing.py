@@ -28,7 +28,7 @@ from computepool.core.ledger.charging import (
 from computepool.core.ledger.refusal import Refusal, RefusalCode, to_error
 from computepool.core.ledger.transfer import Posting
 from computepool.hub.store import ledger
-from computepool.hub.store.attempts import JobCounts, LockedAttempt, ReportRow
+from computepool.hub.store.attempts import Grant, JobCounts, LockedAttempt, ReportRow
 from computepool.hub.store.connect import Connection
 from computepool.hub.store.deliveries import Held
 from computepool.hub.store.ledger import OpenAccounts
@@ -70,6 +70,18 @@ def price_delivery(held: Held, run_seconds: float, now: datetime) -> Charge | No
     end = End(None, AttemptState.RUNNING, seconds, held.saved_seconds)
     price = price_attempt(_freeze(agreed, fixed), end, wall_seconds=held.wall_seconds)
     return charge_attempt(held.id, price, fee_ppm=held.fee_ppm) if price else None
+
+
+def price_first(grant: Grant, run_seconds: float, *, wall_seconds: int) -> Charge | None:
+    """The same for an attempt that has held its slot for as long as its node says that it ran, and saved nothing."""
+    fixed = grant.slice_price_microcredits
+    agreed = (grant.rate_microcredits_per_hour or 0) if fixed is None else fixed
+    if agreed <= 0:
+        return None
+    seconds = meter_seconds(claimed_seconds=run_seconds, held_seconds=run_seconds, wall_seconds=wall_seconds)
+    end = End(None, AttemptState.RUNNING, seconds, 0)
+    price = price_attempt(_freeze(agreed, fixed), end, wall_seconds=wall_seconds)
+    return charge_attempt(grant.id, price, fee_ppm=grant.terms.fee_ppm) if price else None
 
 
 def _freeze(agreed: int, fixed: int | None) -> FrozenPrice:

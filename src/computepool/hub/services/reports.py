@@ -34,6 +34,8 @@ class Report(NamedTuple):
     """A node's checked word on the end of one attempt, on its way into the database."""
 
     node_id: NodeId
+    # Whose node it is.
+    owner_id: AccountId
     completion: Completion
     sha256: bytes
     # The signed statement that covers it, shared by all reports of one call.
@@ -70,7 +72,8 @@ def _check_completion(
     fault = _find_fault(completion)
     if fault is not None:
         return InvalidRequest(fault)
-    return Report(caller.node_id, completion, _digest(completion), receipt if completion.cause is None else None)
+    kept = receipt if completion.cause is None else None
+    return Report(caller.node_id, caller.account_id, completion, _digest(completion), kept)
 
 
 async def list_outputs(

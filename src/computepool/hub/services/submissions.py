@@ -112,8 +112,9 @@ class Submitted:
     answers: list[Job | ComputePoolError]
     # Leases that jobs were born with.
     grants: list[Grant]
-    # Where slices are queued now.
+    # Where slices are queued now, and how many.
     runs: dict[Run, Shape]
+    counts: Counter[Run]
 
 
 def check_submission(
@@ -190,12 +191,15 @@ class Submissions:
                 newborn.give_back(set())
                 raise
             newborn.give_back(inserted.leased)
-        runs = {
-            _run_of(job): submissions[i].shape
-            for i, job in fresh.items()
-            if job.id in inserted.created_at and leased[job.id] < job.slice_count
-        }
-        return Submitted([answers[i] for i in range(len(submissions))], grants, runs)
+        runs: dict[Run, Shape] = {}
+        counts: Counter[Run] = Counter()
+        for i, job in fresh.items():
+            queued_count = job.slice_count - leased[job.id]
+            if job.id in inserted.created_at and queued_count:
+                run = _run_of(job)
+                runs[run] = submissions[i].shape
+                counts[run] += queued_count
+        return Submitted([answers[i] for i in range(len(submissions))], grants, runs, counts)
 
     async def _insert_all(
         self,
@@ -370,6 +374,7 @@ class Submissions:
             size_order(len(job.spec) + len(job.sealed or b"")),
             slice_price=submission.slice_price,
             sealed=job.sealed,
+            reserve_microcredits=job.reserve_microcredits,
         )
         self._leases.remember(job.id, order)
 

@@ -190,18 +190,7 @@ async def insert_leases(
     rows = _q.insert_leases(
         conn,
         ids=to_array([g.id for g in grants]),
-        job_ids=to_array([g.job_id for g in grants]),
-        slice_indexes=to_array([g.slice_index for g in grants]),
-        numbers=to_array([g.number for g in grants]),
-        node_ids=to_array([g.node_id for g in grants]),
-        slots=to_text_array([g.slot for g in grants]),
-        expected_seconds=to_array([g.expected_seconds for g in grants]),
-        account_ids=to_array([g.account_id for g in grants]),
-        rates=to_array([g.rate_microcredits_per_hour for g in grants]),
-        slice_prices=to_sparse_array([g.slice_price_microcredits for g in grants]),
-        pooled=to_sparse_array([g.pooled or None for g in grants]),
-        fee_ppms=to_array([g.terms.fee_ppm for g in grants]),
-        holdbacks=to_array([g.terms.holdback_seconds for g in grants]),
+        **list_grant_columns(grants),
         lease_seconds=lease_seconds,
         rate_card_version=rate_card_version,
     )
@@ -296,6 +285,24 @@ async def apply_changes(conn: Connection, changes: Changes) -> None:
     )
 
 
+def list_grant_columns(grants: Sequence[Grant]) -> dict[str, str]:
+    """Leases to be written, but for their ids, as the parameters that every statement which leases heads has."""
+    return {
+        "job_ids": to_array([g.job_id for g in grants]),
+        "slice_indexes": to_array([g.slice_index for g in grants]),
+        "numbers": to_array([g.number for g in grants]),
+        "node_ids": to_array([g.node_id for g in grants]),
+        "slots": to_text_array([g.slot for g in grants]),
+        "expected_seconds": to_array([g.expected_seconds for g in grants]),
+        "account_ids": to_array([g.account_id for g in grants]),
+        "rates": to_array([g.rate_microcredits_per_hour for g in grants]),
+        "slice_prices": to_sparse_array([g.slice_price_microcredits for g in grants]),
+        "pooled": to_sparse_array([g.pooled or None for g in grants]),
+        "fee_ppms": to_array([g.terms.fee_ppm for g in grants]),
+        "holdbacks": to_array([g.terms.holdback_seconds for g in grants]),
+    }
+
+
 def list_report_columns(reports: Sequence[ReportRow]) -> dict[str, str]:
     """What nodes said of the ends of attempts, as the parameters that every statement which writes it has."""
     return {
@@ -311,12 +318,18 @@ def list_report_columns(reports: Sequence[ReportRow]) -> dict[str, str]:
     }
 
 
-def list_record_columns(receipts: Sequence[ReceiptRow], events: Sequence[NewEvent]) -> dict[str, str]:
-    """What is kept beside: receipts and events."""
+def list_receipt_columns(receipts: Sequence[ReceiptRow]) -> dict[str, str]:
     return {
         "kept_receipt_ids": to_array([r.id for r in receipts]),
         "receipt_node_ids": to_array([r.node_id for r in receipts]),
         "receipt_tokens": to_text_array([r.token for r in receipts]),
+    }
+
+
+def list_record_columns(receipts: Sequence[ReceiptRow], events: Sequence[NewEvent]) -> dict[str, str]:
+    """What is kept beside: receipts and events."""
+    return {
+        **list_receipt_columns(receipts),
         "event_kinds": to_text_array([e.kind for e in events]),
         "event_account_ids": to_array([e.account_id for e in events]),
         "event_job_ids": to_array([e.job_id for e in events]),

@@ -1,0 +1,371 @@
+"""Exchanges: results for new leases in one statement come to the same as the ways that ask first, and take nothing
+that is not as the hub believes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+from unittest.mock import patch
+
+import aiosql
+import pytest
+
+from computepool.core.errors import InvalidRequest
+from computepool.core.market.rate_card import Bucket
+from computepool.hub.services import attempts as attempt_service
+from computepool.hub.services import exchanges as exchange_service
+from computepool.hub.services.exchanges import Exchanged, Exchanges
+from computepool.hub.services.reports import check_completions
+from computepool.hub.store import exchanges as store
+from computepool.hub.store import ledger
+from computepool.hub.store.attempts import Grant
+from computepool.hub.store.queries import SQL_DIR, _Adapter
+from computepool.wire.attempts import CompleteRequest, Usage
+from computepool.wire.jobs import OutputFile, Requirements
+from tests.integration.test_deliveries import tell
+from tests.support.postgres import TestServer, through_pooler
+from tests.support.spine import EnrolledNode, Spine, expect_the_usual, open_spine
+
+HOUR = 3_600_000_000
+CEILING = Requirements(ceiling_microcredits_per_hour=HOUR)
+RAN = {"usage": Usage(run_seconds=7.5, cpu_seconds=6.0, memory_bytes_peak=123), "message": "a word\0"}
+
+
+@pytest.fixture
+async def other_dsn(postgres: TestServer) -> AsyncIterator[str]:
+    dsn = await postgres.create_database()
+    yield through_pooler(dsn)
+    await postgres.drop_database(dsn)
+
+
+def set_spots(spine: Spine) -> Spine:
+    spine.leases.prices.spots = {Bucket("cpu", region): 10 * HOUR for region in ("default", "in")}
+    return spine
+
+
+@pytest.fixture
+async def spine(dsn: str) -> AsyncIterator[Spine]:
+    async with open_spine(dsn) as spine:
+        yield set_spots(spine)
+
+
+async def start(spine: Spine, *, jobs: int = 1, slots: int | None = None) -> tuple[EnrolledNode, list[Grant]]:
+    """A paying submitter's jobs of one slice, some of which have held their slots for 50 s."""
+    submitter, node = await spine.sign_up(credits=10_000), await spine.enrol(cpu_slots=slots or jobs)
+    for _ in range(jobs):
+        await spine.submit(by=submitter, requirements=CEILING, wall_seconds=100)
+    grants = await spine.grant(node)
+    await spine.fetch("UPDATE attempts SET leased_at = leased_at - interval '50 seconds'")
+    return node, grants
+
+
+def remember(spine: Spine, grants: Sequence[Grant]) -> Exchanges:
+    exchanges = Exchanges(spine.leases)
+    for grant in grants:
+        exchanges.note_granted(grant)
+    return exchanges
+
+
+async def exchange(
+    spine: Spine,
+    exchanges: Exchanges,
+    *done: tuple[EnrolledNode, CompleteRequest],
+    fill: Sequence[EnrolledNode] = (),
+) -> Exchanged:
+    """As rounds do it. With `fill` all slots of these nodes are offered, those too that are only about to be free."""
+    reports = [
+        report for node, one in done for report in check_completions(spine.keyring, node.caller, (one,), one.receipt)
+    ]
+    firsts = exchanges.take_ready(reports)
+    planned: list[Grant] = []
+    try:
+        async with spine.leases.open(alone=False) as conn:
+            if fill:
+                round_ = await spine.open_round(await spine.list_candidates(*fill, busy=True))
+                planned = await spine.leases.plan_on(conn, round_, expected_seconds=expect_the_usual, lock=True)
+            ready = [report for report in reports if report.attempt_id in firsts]
+            exchanged = await exchanges.write(conn, ready, firsts, planned, opened=spine.opened)
+    finally:
+        spine.leases.let_go(planned)
+    spine.opened.note(exchanged.postings)
+    spine.ended.extend(exchanged.ended)
+    return exchanged
+
+
+# The same record
+
+
+async def deliver_three(spine: Spine, *, by_exchange: bool) -> dict[str, Any]:
+    node, grants = await start(spine, jobs=3)
+    done = [(node, spine.completion(node, grant, **RAN)) for grant in grants]
+    if by_exchange:
+        exchanged = await exchange(spine, remember(spine, grants), *done)
+        assert [outcome.accepted for outcome in exchanged.outcomes.values()] == [True] * 3
+    else:
+        await spine.finish(*done)
+    async with spine.pool.acquire() as conn:
+        assert await ledger.list_drifts(conn) == []
+    told = await tell(spine)
+    # The order of events of different jobs says nothing.
+    told["events WHERE job_id IS NOT NULL"].sort(key=repr)
+    return told
+
+
+async def run_apart(dsn: str, *, by_exchange: bool) -> dict[str, Any]:
+    async with open_spine(dsn) as spine:
+        return await deliver_three(set_spots(spine), by_exchange=by_exchange)
+
+
+async def test_an_exchange_leaves_the_record_that_the_other_ways_leave(dsn, other_dsn):
+    with patch.object(attempt_service, "list_plain", lambda reports: {}):
+        by_the_long_way = await run_apart(dsn, by_exchange=False)
+    by_exchange = await run_apart(other_dsn, by_exchange=True)
+    assert by_exchange == by_the_long_way
+    assert all(row["charged_microcredits"] for row in by_exchange["attempts"])
+
+
+async def test_control_an_exchange_that_forgets_the_charge_is_noticed(dsn, other_dsn):
+    with patch.object(attempt_service, "list_plain", lambda reports: {}):
+        by_the_long_way = await run_apart(dsn, by_exchange=False)
+    with patch.object(exchange_service, "_price", lambda *_: None):
+        assert await run_apart(other_dsn, by_exchange=True) != by_the_long_way
+
+
+async def test_events_of_one_job_stand_in_their_order(spine):
+    node, [grant] = await start(spine)
+    await exchange(spine, remember(spine, [grant]), (node, spine.completion(node, grant)))
+    rows = await spine.fetch("SELECT kind FROM events WHERE job_id = $1 ORDER BY id", grant.job_id)
+    assert [row["kind"] for row in rows] == ["job_submitted", "slices_leased", "slices_succeeded", "job_succeeded"]
+
+
+# The next lease
+
+
+async def test_the_slot_that_a_result_frees_is_leased_by_the_same_statement(spine):
+    node, [grant] = await start(spine, jobs=2, slots=1)
+    exchanged = await exchange(
+        spine, remember(spine, [grant]), (node, spine.completion(node, grant, **RAN)), fill=[node]
+    )
+    assert exchanged.outcomes[grant.id].accepted
+    [next_id] = exchanged.granted
+    rows = await spine.fetch("SELECT id, state::text, slot FROM attempts ORDER BY leased_at")
+    assert [tuple(row) for row in rows] == [(grant.id, "succeeded", grant.slot), (next_id, "leased", grant.slot)]
+    states = await spine.fetch(
+        "SELECT j.state::text, s.state::text FROM jobs j JOIN slices s ON s.job_id = j.id ORDER BY j.id"
+    )
+    assert [tuple(row) for row in states] == [("succeeded", "succeeded"), ("running", "leased")]
+
+
+async def test_a_slot_whose_result_was_left_out_is_not_given_away(spine):
+    node, [grant] = await start(spine, jobs=2, slots=1)
+    exchanges = remember(spine, [grant])
+    # Longer than it was held: the way that asks first has to say what that costs.
+    claimed = spine.completion(node, grant, usage=Usage(run_seconds=500.0))
+    exchanged = await exchange(spine, exchanges, (node, claimed), fill=[node])
+    assert (exchanged.outcomes, exchanged.granted) == ({}, set())
+    assert await spine.slice_state(grant) == "leased"
+    assert await spine.fetch_value("SELECT count(*) FROM attempts") == 1
+
+
+# What is not as the hub believes
+
+
+async def cancel(spine: Spine, grant: Grant) -> None:
+    await spine.fetch(
+        "UPDATE attempts SET state = 'cancelled', cause = 'cancelled', finished_at = now() WHERE id = $1", grant.id
+    )
+
+
+async def lose(spine: Spine, grant: Grant) -> None:
+    await spine.fetch(
+        "UPDATE attempts SET state = 'lost', cause = 'node_vanished', finished_at = now() WHERE id = $1", grant.id
+    )
+    await spine.fetch("UPDATE slices SET state = 'queued' WHERE job_id = $1", grant.job_id)
+
+
+async def save(spine: Spine, grant: Grant) -> None:
+    await spine.fetch("UPDATE attempts SET saved_seconds = 5, saved_at = now() WHERE id = $1", grant.id)
+
+
+async def take_for_a_seat(spine: Spine, grant: Grant) -> None:
+    await spine.fetch("UPDATE attempts SET checkpoint_seconds = 0 WHERE id = $1", grant.id)
+
+
+async def check(spine: Spine, grant: Grant) -> None:
+    await spine.fetch("UPDATE jobs SET verify = 'audit' WHERE id = $1", grant.job_id)
+
+
+async def charge(spine: Spine, grant: Grant) -> None:
+    await spine.fetch("UPDATE jobs SET charged_microcredits = 5 WHERE id = $1", grant.job_id)
+
+
+async def hold_less(spine: Spine, grant: Grant) -> None:
+    await spine.fetch("UPDATE jobs SET held_remaining = held_remaining - 1 WHERE id = $1", grant.job_id)
+
+
+async def try_again(spine: Spine, grant: Grant) -> None:
+    await spine.fetch("UPDATE slices SET attempt_count = 2 WHERE job_id = $1", grant.job_id)
+
+
+async def lease_later(spine: Spine, grant: Grant) -> None:
+    """It has held the slot for less time than its node says that it ran."""
+    await spine.fetch("UPDATE attempts SET leased_at = now() - interval '7 seconds' WHERE id = $1", grant.id)
+
+
+CHANGES = [cancel, lose, save, take_for_a_seat, check, charge, hold_less, try_again, lease_later]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+async def test_what_has_changed_behind_the_hubs_back_is_left_out_and_the_others_count(spine, change):
+    node, [changed, other] = await start(spine, jobs=2)
+    exchanges = remember(spine, [changed, other])
+    await change(spine, changed)
+    before = await list_rows(spine, changed)
+    exchanged = await exchange(
+        spine, exchanges, *[(node, spine.completion(node, grant, **RAN)) for grant in (changed, other)]
+    )
+    assert list(exchanged.outcomes) == [other.id]
+    assert await list_rows(spine, changed) == before
+    assert await spine.slice_state(other) == "succeeded"
+    assert {posting.job_id for posting in exchanged.postings} == {other.job_id}
+
+
+async def list_rows(spine: Spine, grant: Grant) -> list[Any]:
+    tables = ("attempts", "slices")
+    return [
+        *[await spine.fetch(f"SELECT * FROM {table} WHERE job_id = $1", grant.job_id) for table in tables],
+        await spine.fetch("SELECT * FROM jobs WHERE id = $1", grant.job_id),
+        await spine.fetch("SELECT kind FROM events WHERE job_id = $1 ORDER BY id", grant.job_id),
+    ]
+
+
+GUARDS = {
+    "save": "AND a.saved_seconds = 0",
+    "take_for_a_seat": "AND a.checkpoint_seconds IS NULL",
+    "check": "AND j.verify IS NULL",
+    "charge": "AND j.charged_microcredits = 0",
+    "hold_less": "AND j.held_remaining = coalesce(e.held_credits, 0)",
+    "try_again": "AND s.attempt_count = 1",
+    "lease_later": "AND a.leased_at + e.run_seconds * interval '1 second' <= clock_timestamp()",
+}
+
+
+@pytest.mark.parametrize("name", GUARDS)
+async def test_control_without_its_guard_each_of_these_would_be_written(spine, name, monkeypatch):
+    change: Callable[..., Any] = next(each for each in CHANGES if each.__name__ == name)
+    text = (SQL_DIR / "exchanges.sql").read_text()
+    assert text.count(GUARDS[name]) == 1
+    adapter: Any = _Adapter
+    planted = aiosql.from_str(text.replace(GUARDS[name], ""), adapter, mandatory_parameters=False)
+    monkeypatch.setattr(store, "_q", planted)
+    node, [grant] = await start(spine)
+    await change(spine, grant)
+    before = await list_rows(spine, grant)
+    try:
+        await exchange(spine, remember(spine, [grant]), (node, spine.completion(node, grant, **RAN)))
+    except Exception:
+        # Or a CHECK would have had to save us.
+        return
+    assert await list_rows(spine, grant) != before
+
+
+async def test_the_same_result_at_two_hubs_at_once_counts_once(spine):
+    node, [grant] = await start(spine)
+    done = spine.completion(node, grant, **RAN)
+    one, other = await asyncio.gather(*[exchange(spine, remember(spine, [grant]), (node, done)) for _ in range(2)])
+    assert sorted([list(one.outcomes), list(other.outcomes)]) == [[], [grant.id]]
+    assert len(one.postings) + len(other.postings) == 2, "the pay, and what is returned of the hold"
+    [answer] = await spine.finish((node, done))
+    assert answer.repeated
+    async with spine.pool.acquire() as conn:
+        assert await ledger.list_drifts(conn) == []
+
+
+async def test_a_result_without_its_files_is_refused_and_the_others_of_its_batch_count(spine):
+    node, [first, second] = await start(spine, jobs=2)
+    missing = OutputFile(path="out.bin", sha256="0" * 64, size_bytes=1)
+    exchanged = await exchange(
+        spine,
+        remember(spine, [first, second]),
+        (node, spine.completion(node, first, outputs=(missing,))),
+        (node, spine.completion(node, second)),
+    )
+    assert isinstance(exchanged.outcomes[first.id], InvalidRequest)
+    assert exchanged.outcomes[second.id].accepted
+    assert await spine.slice_state(first) == "leased"
+
+
+# What is remembered
+
+
+async def test_only_first_attempts_of_jobs_of_one_slice_are_remembered(spine):
+    node = await spine.enrol(cpu_slots=3)
+    await spine.submit(slice_count=2)
+    await spine.submit()
+    grants = await spine.grant(node)
+    exchanges = remember(spine, [*grants, grants[-1]._replace(number=2)])
+    [alone] = [grant for grant in grants if grant.job_id == grants[-1].job_id]
+    assert list(exchanges._firsts) in ([], [alone.id])
+    reports = [
+        report
+        for grant in grants
+        for report in check_completions(
+            spine.keyring, node.caller, (spine.completion(node, grant),), spine.completion(node, grant).receipt
+        )
+    ]
+    assert list(exchanges.take_ready(reports)) == [alone.id]
+    assert exchanges.take_ready(reports) == {}, "what was taken is forgotten"
+
+
+async def test_another_nodes_result_is_not_exchanged(spine):
+    _, [grant] = await start(spine)
+    stranger = await spine.enrol()
+    done = spine.completion(stranger, grant)
+    [report] = check_completions(spine.keyring, stranger.caller, (done,), done.receipt)
+    assert remember(spine, [grant]).take_ready([report]) == {}
+
+
+async def test_no_more_leases_are_remembered_than_should_be(spine, monkeypatch):
+    monkeypatch.setattr(exchange_service, "REMEMBERED_MAX", 2)
+    _, grants = await start(spine, jobs=4)
+    assert list(remember(spine, grants)._firsts) == [grant.id for grant in grants[-2:]]
+
+
+# Looks beside each other
+
+
+async def test_what_is_about_to_be_leased_is_not_planned_for_again(spine):
+    node = await spine.enrol(cpu_slots=4)
+    for _ in range(4):
+        await spine.submit()
+    candidates = await spine.list_candidates(node)
+
+    @contextlib.asynccontextmanager
+    async def planning(count: int) -> AsyncIterator[list[Grant]]:
+        round_ = await spine.open_round(candidates[:count])
+        async with spine.pool.acquire() as conn, conn.transaction():
+            yield await spine.leases.plan_on(conn, round_, expected_seconds=expect_the_usual, lock=False)
+
+    async with planning(2) as first, planning(4) as second:
+        pass
+    jobs = {grant.job_id for grant in first}
+    assert (len(jobs), len(second)) == (2, 2)
+    assert jobs.isdisjoint(grant.job_id for grant in second)
+    spine.leases.let_go([*first, *second])
+    async with planning(4) as third:
+        assert len(third) == 4, "nothing of it was written, and all of it is there again"
+
+
+async def test_control_without_that_memory_it_would_be(spine):
+    node = await spine.enrol(cpu_slots=2)
+    await spine.submit()
+    candidates = await spine.list_candidates(node)
+    planned = []
+    for _ in range(2):
+        round_ = await spine.open_round(candidates)
+        async with spine.pool.acquire() as conn, conn.transaction():
+            planned += await spine.leases.plan_on(conn, round_, expected_seconds=expect_the_usual, lock=False)
+        spine.leases._writing.clear()
+    assert len({grant.job_id for grant in planned}) == 1 < len(planned)
