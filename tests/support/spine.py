@@ -238,10 +238,12 @@ class Spine:
     async def grant_round(self, round_: Round, *, alone: bool = False) -> Granted:
         try:
             async with self.leases.open(alone=alone) as conn:
-                return await self.leases.grant_on(conn, round_, expected_seconds=expect_the_usual, lock=not alone)
+                granted = await self.leases.grant_on(conn, round_, expected_seconds=expect_the_usual, lock=not alone)
         except BaseException:
             round_.undo()
             raise
+        self.leases.let_go(granted.planned)
+        return granted
 
     async def grant(self, *nodes: EnrolledNode, grants_max: int = GRANTS_MAX) -> list[Grant]:
         """Leases for every free slot of these nodes, as far as the queue reaches."""

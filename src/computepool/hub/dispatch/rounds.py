@@ -243,6 +243,7 @@ class Rounds:
         round_, granted = turn.round, turn.granted
         if round_ is None or granted is None:
             return
+        self._leases.let_go(granted.planned)
         self._backlog.forget(round_.emptied, as_of=turn.as_of)
         self._look_again(round_.emptied.difference(pair.head.run for pair in round_.pairs))
         self._backlog.forget_counts(pair.head.run for pair in granted.refused)
@@ -279,6 +280,8 @@ class Rounds:
         """What it had planned was not written."""
         if turn.round is None:
             return
+        if turn.granted is not None:
+            self._leases.let_go(turn.granted.planned)
         self._backlog.forget_counts(pair.head.run for pair in turn.round.pairs)
         turn.round.undo()
         # What it had locked may have made a run look empty to others.
@@ -354,7 +357,7 @@ class Rounds:
                 self._leases.pool,
                 reports,
                 on_end=self._on_end,
-                then=lambda conn: self._grant_on(conn, claims, turn, lock=True),
+                then=lambda conn: self._grant_on(conn, claims, turn, lock=not self._elsewhere.alone),
                 audit_key=self._leases.audit_key,
                 opened=self._opened,
             )

@@ -59,6 +59,17 @@ class Exchanged:
     postings: list[Posting] = field(default_factory=list)
     granted: Set[AttemptId] = frozenset()
 
+    def note(self, end: _End, held_seconds: float, shard: int) -> None:
+        grant = end.row.grant
+        self.outcomes[grant.id] = ACCEPTED
+        self.ended.append(
+            EndedAttempt(
+                grant.id, grant.account_id, grant.node_id, grant.slot, None, grant.expected_seconds, held_seconds
+            )
+        )
+        if end.row.charge is not None or end.row.held_microcredits:
+            self.postings += end.settle(shard)
+
 
 class Exchanges:
     def __init__(self, leases: Leases) -> None:
@@ -106,10 +117,11 @@ class Exchanges:
             lease_seconds=self._leases.lease_seconds,
         )
         exchanged.granted = written.granted
+        shard = billing.choose_fee_shard(clock.now())
         for end in ends:
             held_seconds = written.held_seconds.get(end.row.grant.id)
             if held_seconds is not None:
-                self._note(end, held_seconds, exchanged)
+                exchanged.note(end, held_seconds, shard)
         await billing.post(conn, exchanged.postings, opened=opened)
         return exchanged
 
@@ -133,17 +145,6 @@ class Exchanges:
             row = Ended(first.grant, report.sha256, to_row(report), charge, first.reserve_microcredits)
             ends.append(_End(row, first, report.owner_id, report.completion.usage.run_seconds))
         return ends
-
-    def _note(self, end: _End, held_seconds: float, exchanged: Exchanged) -> None:
-        grant = end.row.grant
-        exchanged.outcomes[grant.id] = ACCEPTED
-        exchanged.ended.append(
-            EndedAttempt(
-                grant.id, grant.account_id, grant.node_id, grant.slot, None, grant.expected_seconds, held_seconds
-            )
-        )
-        if end.row.charge is not None or end.row.held_microcredits:
-            exchanged.postings += end.settle(billing.choose_fee_shard(clock.now()))
 
 
 class _End(NamedTuple):

@@ -73,6 +73,8 @@ class Granted:
 
     grants: list[Grant]
     refused: list[Pair]
+    # To be let go of after the commit.
+    planned: Sequence[Grant] = ()
 
 
 class _Words(NamedTuple):
@@ -126,7 +128,8 @@ class Leases:
     async def grant_on(
         self, conn: Connection, round_: Round, *, expected_seconds: ExpectedSeconds, lock: bool
     ) -> Granted:
-        """As part of a transaction that somebody else ends, or by one statement that is its own."""
+        """As part of a transaction that somebody else ends, or by one statement that is its own. Whoever ends it lets
+        go of what was planned."""
         planned = await self.plan_on(conn, round_, expected_seconds=expected_seconds, lock=lock)
         if not planned:
             return Granted([], [])
@@ -134,15 +137,16 @@ class Leases:
             inserted = await attempt_store.insert_leases(
                 conn, planned, rate_card_version=self.prices.card.version, lease_seconds=self.lease_seconds
             )
-        finally:
+        except BaseException:
             self.let_go(planned)
+            raise
         return sort_out(round_.pairs, planned, inserted)
 
     async def plan_on(
         self, conn: Connection, round_: Round, *, expected_seconds: ExpectedSeconds, lock: bool
     ) -> list[Grant]:
         """Takes the heads of the queue that the round asks for, and lets it pair them. The leases that come of it are
-        to be written next; then they must be let go of, or nobody here looks at their slices again."""
+        to be written next; after the commit they must be let go of, or nobody here looks at their slices again."""
         self.forget_oldest()
         self._granting += 1
         try:
@@ -396,7 +400,7 @@ class Leases:
 def sort_out(pairs: Sequence[Pair], planned: Sequence[Grant], inserted: Set[AttemptId]) -> Granted:
     grants = [grant for grant in planned if grant.id in inserted]
     refused = [pair for pair, grant in zip(pairs, planned, strict=True) if grant.id not in inserted]
-    return Granted(grants, refused)
+    return Granted(grants, refused, planned)
 
 
 def size_order(spec_length: int) -> int:
