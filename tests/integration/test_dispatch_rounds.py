@@ -324,6 +324,40 @@ async def test_a_result_that_is_not_as_the_hub_believes_is_judged_by_asking_firs
     assert await dispatch.spine.slice_state(grant) == "succeeded"
 
 
+async def complete_two_ways(dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch) -> list[AttemptId]:
+    """An exchange is being written while a result of several slices comes; two slices wait."""
+    node, other, submitter = (
+        await dispatch.spine.enrol(),
+        await dispatch.spine.enrol(),
+        await dispatch.spine.sign_up(),
+    )
+    alone = await hold_one(dispatch, node, by=submitter)
+    of_several = await hold_one(dispatch, other, by=submitter, slice_count=2)
+    await dispatch.submit(by=submitter)
+    gate = Gate(monkeypatch, exchange_store, "exchange")
+    first = asyncio.create_task(dispatch.complete(node, alone, await dispatch.claim(node, "cpu:0")))
+    await gate.reached()
+    second = await dispatch.complete(other, of_several, await dispatch.claim(other, "cpu:0"))
+    gate.opened.set()
+    return list_attempts([await first, second])
+
+
+async def test_what_an_exchange_is_about_to_lease_is_not_planned_for_by_the_other_way(dispatch, monkeypatch):
+    given = await complete_two_ways(dispatch, monkeypatch)
+    assert len(given) == 2
+    assert sorted(given) == sorted(await list_live(dispatch.spine))
+
+
+async def test_control_a_hub_that_forgets_what_it_is_about_to_lease_plans_for_it_twice(dispatch, monkeypatch):
+    monkeypatch.setattr(dispatch.spine.leases, "_writing", Forgetful())
+    assert len(await complete_two_ways(dispatch, monkeypatch)) == 1
+
+
+class Forgetful(dict[object, object]):
+    def update(self, *_: object, **__: object) -> None:
+        """It keeps nothing."""
+
+
 async def test_after_an_exchange_failed_its_slices_are_given_out_again(dispatch, monkeypatch):
     node = await dispatch.spine.enrol()
     grant = await hold_one(dispatch, node)

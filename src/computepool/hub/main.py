@@ -92,8 +92,8 @@ SECRETS_BATCH = 1_000
 # Calls that share one transaction at most.
 GROUP_MAX = 512
 # One batch is made while the database writes another, as soon as this many calls wait beside it: were it many more,
-# hub and database would take turns. Of what was tried (2 to 1,000 of each) these gave most; with 64 callers submits are
-# what the rest waits for, so their second lane opens sooner.
+# hub and database would take turns. Of what was tried (2 to 1,000 of each) these gave most; with 64 callers submits
+# are what the rest waits for, so their second lane opens sooner.
 GROUP_LANES = 2
 SUBMITS_FOR_A_LANE = 6
 COMPLETIONS_FOR_A_LANE = 16

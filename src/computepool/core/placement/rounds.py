@@ -94,9 +94,11 @@ class Round:
         on_pair: Callable[[Candidate], None] = lambda _: None,
         is_aside: Callable[[tuple[JobId, int]], bool] = lambda _: False,
         find_count: Callable[[Run], int | None] = lambda _: None,
+        doubts_counts: bool = True,
     ) -> None:
         """`is_aside` names slices that get nothing for the moment; `find_count` tells how many a run has, if that is
-        known: whoever is served first has often little, and to find that out each time would take a look."""
+        known: whoever is served first has often little, and to find that out each time would take a look. Who doubts
+        it asks for one more than there should be: not where heads are locked, that one would be kept from others."""
         self._fleet = fleet
         self._shapes = shapes
         self._runs = runs
@@ -106,6 +108,7 @@ class Round:
         self._on_pair = on_pair
         self._is_aside = is_aside
         self._find_count = find_count
+        self._doubts_counts = doubts_counts
         # Shapes that ask for the same, the most demanding first.
         self._levels = _group_by_demand(runs, shapes)
         # Runs with nothing more to look at in this round, how far others were looked into, what was placed of them.
@@ -151,12 +154,16 @@ class Round:
         accounts = {run.account_id for run in open_runs}
         planned = self._share.plan(accounts, count, self._list_caps(open_runs)) if accounts else {}
         self._quotas = Counter({account: count for account, count in planned.items() if count})
-        # One more than can be used: if it is not there, all of the run was seen.
         return {
-            run: min(LOOK_FURTHER_MAX, self._quotas[run.account_id] + 1 + self._placed[run] + self._looked[run])
+            run: min(LOOK_FURTHER_MAX, self._quotas[run.account_id] + self._count_more(run))
             for run in open_runs
             if self._quotas[run.account_id]
         }
+
+    def _count_more(self, run: Run) -> int:
+        """What is asked for beside what can be used: what was placed is seen again, and what was passed over too."""
+        one_more = self._doubts_counts and self._find_unplaced(run) is not None
+        return self._placed[run] + self._looked[run] + int(one_more)
 
     def _list_caps(self, runs: Iterable[Run]) -> dict[AccountId, int]:
         """What accounts can use at most, of those of whom it is known."""
@@ -247,7 +254,11 @@ class Round:
         known = got if seen_all else self._find_count(run)
         if known is not None and known < got:
             self._miscounted.add(run)
-        return None if known is None or run in self._miscounted else known - self._placed[run]
+        if known is None or run in self._miscounted:
+            return None
+        if known == self._placed[run]:
+            self.emptied.add(run)
+        return known - self._placed[run]
 
     def _take(self, head: Head, candidate: Candidate) -> None:
         self._fleet.take(candidate.slot.node_id, candidate.slot.name)

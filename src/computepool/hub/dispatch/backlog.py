@@ -29,8 +29,8 @@ class Backlog:
         self.shapes: dict[ShapeId, Shape] = {}
         self._shapes_of: defaultdict[AccountId, Counter[ShapeId]] = defaultdict(Counter)
         self._noted: dict[Run, int] = {}
-        # How many slices a run has, as far as this hub has heard. Others may have taken some of them, or queued more:
-        # a round asks for one more than it believes to be there, and a look at the whole queue forgets all of this.
+        # How many slices a run has, where this hub has queued or seen all of them. Others may have taken some; a look
+        # at the whole queue forgets all of this.
         self._counts: dict[Run, int] = {}
         self._forgotten_at = 0
         # Grows with everything that is noted; whoever looked before a note must not undo it.

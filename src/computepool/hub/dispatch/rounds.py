@@ -154,10 +154,9 @@ class Rounds:
             asyncio.get_running_loop().call_later(ELSEWHERE_SECONDS_MIN, self._note_runs, others, counts)
 
     def _note_runs(self, runs: Iterable[Run], counts: Mapping[Run, int] = NOBODY_COUNTED) -> None:
-        """Where nobody has counted there is one slice at least, and mostly no more."""
         for run in runs:
             if run.shape_id in self._backlog.shapes:
-                self._backlog.note(run, counts.get(run, 1))
+                self._backlog.note(run, counts.get(run))
             else:
                 self._stale = True
         if len(self._registry.fleet) or self._stale:
@@ -235,6 +234,7 @@ class Rounds:
             on_pair=self._reception.hold,
             is_aside=self._stubborn.is_aside,
             find_count=self._backlog.find_count,
+            doubts_counts=self._elsewhere.alone,
         )
         return round_ if round_.list_takes() else None
 
