@@ -325,7 +325,7 @@ async def test_a_result_that_is_not_as_the_hub_believes_is_judged_by_asking_firs
 
 
 async def complete_two_ways(dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch) -> list[AttemptId]:
-    """An exchange is being written while a result of several slices comes; two slices wait."""
+    """An exchange is being written while a result of several slices comes; enough slices wait."""
     node, other, submitter = (
         await dispatch.spine.enrol(),
         await dispatch.spine.enrol(),
@@ -333,7 +333,7 @@ async def complete_two_ways(dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch)
     )
     alone = await hold_one(dispatch, node, by=submitter)
     of_several = await hold_one(dispatch, other, by=submitter, slice_count=2)
-    await dispatch.submit(by=submitter)
+    await dispatch.submit(3, by=submitter)
     gate = Gate(monkeypatch, exchange_store, "exchange")
     first = asyncio.create_task(dispatch.complete(node, alone, await dispatch.claim(node, "cpu:0")))
     await gate.reached()
