@@ -94,7 +94,7 @@ async def test_a_check_looks_like_the_slice_that_it_runs_again(lab):
     one, other = told.assignments[0].order, first.assignments[0].order
     one, other = json.loads(one), json.loads(other)
     differing = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
-    assert differing == {"attempt_id", "job_id"}
+    assert differing == {"attempt_id", "job_id", "node_id"}
     assert one["slice_count"] == 3
     assert auditor.id == asked.node_id
     assert job.id != asked.job_id
