@@ -31,7 +31,6 @@ from computepool.hub.services.callers import AccountCaller
 from computepool.hub.store import exchanges as exchange_store
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.jobs import Job
-from computepool.hub.store.pooler import is_transactional
 from computepool.wire.attempts import NextAnswer
 from tests.support.postgres import wait_for
 from tests.support.rows import insert_attempt
@@ -351,10 +350,7 @@ async def test_what_an_exchange_is_about_to_lease_is_not_planned_for_by_the_othe
 
 async def test_control_a_hub_that_forgets_what_it_is_about_to_lease_plans_for_it_twice(dispatch, monkeypatch):
     monkeypatch.setattr(dispatch.spine.leases, "_writing", Forgetful())
-    async with dispatch.spine.pool.acquire() as conn:
-        # Behind a pooler heads are locked, which keeps the two apart without any memory.
-        given_count = 2 if is_transactional(conn) else 1
-    assert len(await complete_two_ways(dispatch, monkeypatch)) == given_count
+    assert len(await complete_two_ways(dispatch, monkeypatch)) == 1
 
 
 class Forgetful(dict[object, object]):

@@ -344,9 +344,10 @@ def _list_chores(hub: Hub, dsn: str) -> list[Any]:
         hub.reception.run_greeter(),
         hub.rounds.run_timer(hub.hear_changes),
         hub.elsewhere.run(),
-        hub.beats.run(),
-        hub.share.run(),
-        hub.evidence.run(),
+        # Each writes once a second: not all at the same moment, or calls would wait for them.
+        _begin_after(0.25, hub.beats.run()),
+        _begin_after(0.5, hub.share.run()),
+        _begin_after(0.75, hub.evidence.run()),
         hub.live.run(),
         run_listener(dsn, hub.rounds.hear),
         run_every(min(1.0, config.lease_seconds / 4), "lease_reaper", lambda: lease_reaper.run_once(hub), metrics),
@@ -373,6 +374,15 @@ def _list_chores(hub: Hub, dsn: str) -> list[Any]:
         run_every(60.0, "changes", lambda: _forget_changes(hub.pool), metrics),
         run_every(10.0, "fleet", lambda: _measure_fleet(hub), metrics),
     ]
+
+
+async def _begin_after(seconds: float, chore: Coroutine[Any, Any, None]) -> None:
+    try:
+        await asyncio.sleep(seconds)
+    except BaseException:
+        chore.close()
+        raise
+    await chore
 
 
 async def _forget_changes(pool: Pool) -> None:

@@ -136,8 +136,11 @@ async def set_offer(call: Call) -> wire.Node:
 
 
 async def _change(call: Call, change: wire.NodeChange) -> wire.Node:
-    changed = await service.change_node_state(call.hub.pool, call.account, call.path["node_id"], change.value)
-    call.hub.rounds.hear("node")
+    hub, node_id = call.hub, call.path["node_id"]
+    changed = await service.change_node_state(hub.pool, call.account, node_id, change.value)
+    # At this hub its next claim finds it so, also where nothing is heard of changes but by a timer.
+    hub.callers.forget_node(node_id)
+    hub.rounds.hear("node")
     return _to_node(call, changed)
 
 

@@ -150,8 +150,7 @@ class Leases:
         self.forget_oldest()
         self._granting += 1
         try:
-            # Behind a pooler a statement is not a transaction by itself.
-            await self._look(conn, round_, lock=lock or is_transactional(conn))
+            await self._look(conn, round_, lock=lock)
             planned = [
                 self.plan(
                     pair.head.job_id,
