@@ -21,7 +21,7 @@ from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.placement.checks import find_refusal
 from computepool.core.placement.fair_share import FairShare
-from computepool.core.placement.rounds import AVOID_SECONDS, LOOK_FURTHER_MAX, Head, Pair, Run, Wish, demand
+from computepool.core.placement.rounds import AVOID_SECONDS, LOOK_FURTHER_MAX, Head, Pair, Round, Run, Wish, demand
 from computepool.core.placement.scorers import Candidate
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import tightness
@@ -272,26 +272,6 @@ CALM_PROPERTIES = [
 ]
 
 
-@pytest.mark.parametrize("holds", PROPERTIES, ids=lambda holds: holds.__name__)
-def test_in_every_round(holds):
-    @BOUNDED
-    @given(SCENES)
-    def try_(scene: Scene) -> None:
-        holds(scene, place_whole)
-
-    try_()
-
-
-@pytest.mark.parametrize("holds", CALM_PROPERTIES, ids=lambda holds: holds.__name__)
-def test_in_every_round_in_which_nobody_keeps_away(holds):
-    @BOUNDED
-    @given(CALM_SCENES)
-    def try_(scene: Scene) -> None:
-        holds(scene, place_whole)
-
-    try_()
-
-
 def count_truly(queue: HeadQueue) -> Callable[[Run], int | None]:
     return Counter(head.run for head in queue.heads).__getitem__
 
@@ -300,22 +280,27 @@ def place_counted(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
     return place(queue, candidates, find_count=count_truly(queue))
 
 
+WAYS = pytest.mark.parametrize("way", [place_whole, place_counted], ids=lambda way: way.__name__)
+
+
+@WAYS
 @pytest.mark.parametrize("holds", PROPERTIES, ids=lambda holds: holds.__name__)
-def test_in_every_round_whose_runs_are_counted(holds):
+def test_in_every_round(holds, way):
     @BOUNDED
     @given(SCENES)
     def try_(scene: Scene) -> None:
-        holds(scene, place_counted)
+        holds(scene, way)
 
     try_()
 
 
+@WAYS
 @pytest.mark.parametrize("holds", CALM_PROPERTIES, ids=lambda holds: holds.__name__)
-def test_in_every_round_whose_runs_are_counted_and_in_which_nobody_keeps_away(holds):
+def test_in_every_round_in_which_nobody_keeps_away(holds, way):
     @BOUNDED
     @given(CALM_SCENES)
     def try_(scene: Scene) -> None:
-        holds(scene, place_counted)
+        holds(scene, way)
 
     try_()
 
@@ -331,12 +316,38 @@ def miscount(queue: HeadQueue, errors: list[int]) -> Callable[[Run], int | None]
     return wrong.get
 
 
+@dataclass(frozen=True)
+class Clocked:
+    """The real share, which plans for nobody more than their cap."""
+
+    share: FairShare
+
+    def plan(self, accounts: Any, count: int, caps: Any) -> Any:
+        return self.share.plan(accounts, count, caps, now=0.0)
+
+
+def place_miscounted(errors: list[int]) -> Place:
+    return lambda queue, candidates: place(
+        queue, candidates, share=Clocked(FairShare()), find_count=miscount(queue, errors)
+    )
+
+
 @BOUNDED
 @given(SCENES, MISCOUNTS)
 def test_wrong_counts_leave_nothing_over_that_fits(scene, errors):
-    nothing_that_fits_is_left_over(
-        scene, lambda queue, candidates: place(queue, candidates, find_count=miscount(queue, errors))
-    )
+    nothing_that_fits_is_left_over(scene, place_miscounted(errors))
+
+
+def test_control_a_round_that_believes_its_counts_leaves_something_over(monkeypatch):
+    monkeypatch.setattr(Round, "_count_more", lambda self, run: self._placed[run] + self._looked[run])
+
+    @CONTROLLED
+    @given(SCENES, MISCOUNTS)
+    def try_(scene: Scene, errors: list[int]) -> None:
+        nothing_that_fits_is_left_over(scene, place_miscounted(errors))
+
+    with pytest.raises(AssertionError):
+        try_()
 
 
 @BOUNDED
@@ -376,14 +387,6 @@ def test_a_counted_round_finds_out_by_one_look_that_the_first_have_little():
 
     assert count_looks(count_truly(queue)) == 1
     assert count_looks(lambda _: None) > 1
-
-
-@dataclass(frozen=True)
-class Clocked:
-    share: FairShare
-
-    def plan(self, accounts: Any, count: int, caps: Any) -> Any:
-        return self.share.plan(accounts, count, caps, now=0.0)
 
 
 @BOUNDED
