@@ -24,6 +24,8 @@ HOT = {
     "post_all": ledger._q.post_all.sql,
     "post_at_once": ledger._q.post_at_once.sql,
 }
+# A key of another row, or of a list.
+KEYED = re.compile(r"\b(?:\w*id|key) = (\(?\w+\.\w+|ANY \()")
 LISTS = {"CTE Scan", "Function Scan", "Materialize", "Subquery Scan"}
 
 
@@ -69,3 +71,28 @@ async def test_a_plain_join_would_be_such_a_loop(conn):
     joined = HOT["lock_held"].replace("held FULL JOIN counted", "held JOIN counted")
     assert joined != HOT["lock_held"]
     assert list_loops(await explain(conn, joined)) != []
+
+
+def list_whole_reads(plan: dict[str, Any]) -> list[str]:
+    """Scans of tables that do not look up one key after the other: what they cost grows with all that is stored."""
+    found = []
+    for node in walk(plan):
+        if "Relation Name" in node and node["Node Type"] != "ModifyTable":
+            condition = node.get("Index Cond") or node.get("Recheck Cond") or ""
+            if not KEYED.search(condition):
+                found.append(f"{node['Node Type']} of {node['Relation Name']}: {condition}")
+    return found
+
+
+@pytest.mark.parametrize("name", HOT)
+async def test_rows_are_looked_up_by_their_keys(conn, name):
+    """A plan that is made while the tables are empty must be good when they are not."""
+    assert list_whole_reads(await explain(conn, HOT[name])) == []
+
+
+async def test_naming_the_only_slice_would_read_all_of_them(conn):
+    """The planted fault: what stood there before."""
+    joined = "JOIN slices s ON s.job_id = e.job_id"
+    named = HOT["exchange"].replace(joined, f"{joined} AND s.slice_index = 0")
+    assert named != HOT["exchange"]
+    assert list_whole_reads(await explain(conn, named)) != []

@@ -3,7 +3,8 @@
 -- itself. Nothing was locked before. `held` takes the locks, in the order of all others (a slice, its attempt, its job,
 -- by job), and looks whether everything is as the caller believes: the attempt is live, the first of a job of one slice,
 -- nothing was saved or charged before, and it was held for as long as its node says that it ran. What is not so is left
--- out, and judged by the way that asks first.
+-- out, and judged by the way that asks first. That a slice is number 0 goes without saying where a job has one; said, it
+-- would let a plan that was made while all was small and is kept read every slice, as `finished_at IS NULL` every open job.
 -- Leases are guarded like those of insert_leases. They come after the ends, which make room for them in the index of
 -- live slots: the count forces that order, because `granted` cannot begin before all of `ended` is done.
 -- The state of queued slices is compared as text, or a plan that is kept might go through the index of all that is
@@ -19,13 +20,13 @@ WITH ends AS (
               cpu_seconds, memory_bytes_peak, outputs, result_sha256, receipt_id, charged, fee)),
 held AS MATERIALIZED (
     SELECT e.*, a.leased_at, clock_timestamp() AS now
-      FROM ends e JOIN slices s ON s.job_id = e.job_id AND s.slice_index = 0
+      FROM ends e JOIN slices s ON s.job_id = e.job_id
       JOIN attempts a ON a.id = e.id AND a.node_id = e.node_id
       JOIN jobs j ON j.id = e.job_id
      WHERE s.state IN ('leased', 'running') AND s.attempt_count = 1
        AND a.finished_at IS NULL AND a.checkpoint_seconds IS NULL AND a.saved_seconds = 0
        AND a.leased_at + e.run_seconds * interval '1 second' <= clock_timestamp()
-       AND j.slice_count = 1 AND j.finished_at IS NULL AND j.verify IS NULL
+       AND j.slice_count = 1 AND j.state = 'running' AND j.verify IS NULL
        AND j.held_remaining = coalesce(e.held_credits, 0) AND j.charged_microcredits = 0
      ORDER BY s.job_id FOR UPDATE OF s, a, j),
 ended AS (
