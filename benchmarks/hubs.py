@@ -39,6 +39,8 @@ from computepool.hub.services.weights import load_weights
 QUOTA = 0.25
 CLIENTS = 128
 ACCOUNTS = 64
+# Less than a second of work: what is measured is lives, not how a queue fills.
+BACKLOG_MAX = 512
 # The kernel's first periods with a quota are those of a process that has just been put into a group.
 WARM_SECONDS = 2.0
 
@@ -71,7 +73,7 @@ async def running_hubs(stage: Stage, dsn: str, count: int) -> AsyncIterator[list
 
 async def measure_hubs(stage: Stage, *, hubs: int, seconds: float) -> dict[str, float]:
     async with processes.fresh_database(stage.dsn) as dsn, running_hubs(stage, dsn, hubs) as found:
-        tally = Tally()
+        tally = Tally(backlog_max=BACKLOG_MAX)
         ports = [hub.port for hub in found]
         async with closed_load.loaded_hubs(ports, tally, clients=CLIENTS, accounts=ACCOUNTS) as load:
             with contextlib.ExitStack() as held:
