@@ -6,11 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any, cast
+from uuid import UUID
 
+import aiosql
+import asyncpg
+import msgspec
 import pytest
 
 from computepool import clock, entropy
-from computepool.core.ids import AttemptId
+from computepool.core.ids import AttemptId, JobId
+from computepool.core.jobs.cause import Cause
 from computepool.core.jobs.state import JobState
 from computepool.core.ledger.charging import LeaseTerms
 from computepool.hub.dispatch import rounds as rounds_module
@@ -24,13 +30,15 @@ from computepool.hub.dispatch.reception import Reception
 from computepool.hub.dispatch.registry import Registry
 from computepool.hub.dispatch.rounds import Ending, Rounds
 from computepool.hub.dispatch.stubborn import REFUSALS_MAX, Stubborn
-from computepool.hub.services import attempts as attempt_service
+from computepool.hub.services import jobs as job_service
 from computepool.hub.services import reports
 from computepool.hub.services import submissions as submission_service
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.store import exchanges as exchange_store
+from computepool.hub.store import slices as slice_store
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.jobs import Job
+from computepool.hub.store.queries import SQL_DIR, _Adapter
 from computepool.wire.attempts import NextAnswer
 from tests.support.postgres import wait_for
 from tests.support.rows import insert_attempt
@@ -342,14 +350,32 @@ async def complete_two_ways(dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch)
     return list_attempts([await first, second])
 
 
-async def test_what_an_exchange_is_about_to_lease_is_not_planned_for_by_the_other_way(dispatch, monkeypatch):
+def remember_nothing(dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch.rounds._backlog.fronts, "recall", lambda run, count: None)
+
+
+@pytest.mark.parametrize("looks", [False, True])
+async def test_what_an_exchange_is_about_to_lease_is_not_planned_for_by_the_other_way(dispatch, monkeypatch, looks):
+    """Neither by what is remembered nor by what is found still queued."""
+    if looks:
+        remember_nothing(dispatch, monkeypatch)
     given = await complete_two_ways(dispatch, monkeypatch)
     assert len(given) == 2
     assert sorted(given) == sorted(await list_live(dispatch.spine))
 
 
-async def test_control_a_hub_that_forgets_what_it_is_about_to_lease_plans_for_it_twice(dispatch, monkeypatch):
+async def test_control_a_hub_that_looks_and_forgets_what_it_is_about_to_lease_plans_for_it_twice(
+    dispatch, monkeypatch
+):
+    remember_nothing(dispatch, monkeypatch)
     monkeypatch.setattr(dispatch.spine.leases, "_writing", Forgetful())
+    assert len(await complete_two_ways(dispatch, monkeypatch)) == 1
+
+
+async def test_control_a_hub_that_remembers_what_it_is_about_to_lease_as_queued_plans_for_it_twice(
+    dispatch, monkeypatch
+):
+    monkeypatch.setattr(dispatch.rounds._backlog.fronts, "remove", lambda *_: None)
     assert len(await complete_two_ways(dispatch, monkeypatch)) == 1
 
 
@@ -358,116 +384,96 @@ class Forgetful(dict[object, object]):
         """It keeps nothing."""
 
 
-async def test_after_an_exchange_failed_its_slices_are_given_out_again(dispatch, monkeypatch):
+# What a hub remembers of the queue
+
+
+async def refuse_to_look(*_: object, **__: object) -> object:
+    raise AssertionError("this hub knows what is queued")
+
+
+async def serve(dispatch: Dispatch, node: EnrolledNode, grant: Grant, count: int) -> list[tuple[JobId, int]]:
+    """The slices that a node is given one after the other, each with the result of the one before."""
+    given = []
+    for _ in range(count):
+        answer = await dispatch.complete(node, grant, await dispatch.claim(node, "cpu:0"))
+        assert answer is not None
+        [order] = [msgspec.json.decode(assignment.order) for assignment in answer.assignments]
+        attempt_id, job_id, index = (UUID(order["attempt_id"]), UUID(order["job_id"]), order["slice_index"])
+        [row] = await dispatch.spine.fetch("SELECT account_id FROM jobs WHERE id = $1", job_id)
+        given.append((JobId(job_id), index))
+        grant = Grant(
+            AttemptId(attempt_id), row["account_id"], job_id, index, 1, node.id, "cpu:0", 1.0, None, LeaseTerms(0, 0)
+        )
+    return given
+
+
+async def test_what_a_hub_has_queued_itself_it_gives_out_in_order_without_looking(dispatch, monkeypatch):
+    node, submitter = await dispatch.spine.enrol(), await dispatch.spine.sign_up()
+    grant = await hold_one(dispatch, node)
+    jobs = [*await dispatch.submit(3, by=submitter), *await dispatch.submit(2, by=submitter, slice_count=2)]
+    [urgent] = await dispatch.submit(by=submitter, priority=5)
+    monkeypatch.setattr(slice_store, "take_heads", refuse_to_look)
+    expected = [(job.id, index) for job in (urgent, *jobs) for index in range(job.slice_count)]
+    assert await serve(dispatch, node, grant, len(expected)) == expected
+
+
+async def test_of_a_large_job_the_rest_is_looked_for(dispatch, monkeypatch):
+    monkeypatch.setattr(submission_service, "HEADS_TOLD_MAX", 3)
     node = await dispatch.spine.enrol()
     grant = await hold_one(dispatch, node)
-    await dispatch.submit()
+    [job] = await dispatch.submit(slice_count=30)
+    assert await serve(dispatch, node, grant, 30) == [(job.id, index) for index in range(30)]
 
-    async def fail(*_: object, **__: object) -> None:
-        raise ConnectionError("the database has gone away")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(exchange_store, "exchange", fail)
-        with pytest.raises(ConnectionError):
-            await dispatch.complete(node, grant, await dispatch.claim(node, "cpu:0"))
+async def test_of_large_jobs_that_come_at_once_the_more_urgent_goes_first(dispatch, monkeypatch):
+    monkeypatch.setattr(submission_service, "HEADS_TOLD_MAX", 1)
+    node, caller = await dispatch.spine.enrol(), await dispatch.spine.sign_up()
+    grant = await hold_one(dispatch, node)
+    specs = [{"priority": 0, "slice_count": 3}, {"priority": 5, "slice_count": 3}]
+    usual, urgent = await dispatch.rounds.submit([dispatch.spine.submission(caller, **spec) for spec in specs])
+    expected = [(job.id, index) for job in (urgent, usual) for index in range(3)]
+    assert await serve(dispatch, node, grant, 6) == expected
+
+
+async def test_a_slice_that_was_cancelled_elsewhere_is_not_leased_and_the_next_one_is(dispatch):
+    node, submitter = await dispatch.spine.enrol(), await dispatch.spine.sign_up()
+    grant = await hold_one(dispatch, node)
+    gone, stays = await dispatch.submit(2, by=submitter)
+    await job_service.cancel_job(dispatch.spine.pool, submitter, gone.id)
     answer = await dispatch.complete(node, grant, await dispatch.claim(node, "cpu:0"))
-    assert list_attempts([answer]) == await list_live(dispatch.spine)
-
-
-async def test_a_claim_that_brings_nothing_leaves_the_parked_calls_slots_where_they_were(dispatch):
-    """An agent lists all slots that are free, also those that its parked call offers."""
-    node, grant = await busy_node(dispatch, cpu_slots=2)
-    waiting = await dispatch.park(node, "cpu:1")
-    assert await dispatch.complete(node, grant, await dispatch.claim(node, "cpu:0", "cpu:1")) is None
-    [job] = await dispatch.submit()
-    assert job.state is JobState.RUNNING, "the slot is still offered"
+    assert answer is None, "the lease was refused, and the node is answered at once"
+    waiting = await dispatch.park(node, "cpu:0")
+    await dispatch.rounds.run_once()
     assert list_attempts([await waiting.hear()]) == await list_live(dispatch.spine)
+    assert [await dispatch.spine.slice_state(job) for job in (gone, stays)] == ["cancelled", "leased"]
 
 
-async def test_a_claim_that_names_a_slot_for_which_a_lease_is_on_its_way_holds_up_nobody(dispatch, monkeypatch):
-    """A job is being born into cpu:1, offered by the parked call, while a claim names it as free too."""
-    spine = dispatch.spine
-    node, grant = await busy_node(dispatch, cpu_slots=2)
-    waiting = await dispatch.park(node, "cpu:1")
-    await spine.open_second_hub().submit(slice_count=3)
-    gate = Gate(monkeypatch, submission_service.job_store, "insert_jobs")
-    born = asyncio.create_task(dispatch.submit())
-    await gate.reached()
-    await dispatch.rounds._look_at_queue()
-    claimed = await dispatch.complete(node, grant, await dispatch.claim(node, "cpu:0", "cpu:1"))
-    gate.opened.set()
-    await born
-    waiting.call.dismiss()
-    delivered = list_attempts([claimed, await waiting.hear()])
-    assert sorted(delivered) == sorted(await list_live(spine))
-    assert len(delivered) == 2
-    assert not dispatch.reception._holding
-
-
-@pytest.mark.parametrize("later_first", [False, True], ids=["in order", "the later lease is written first"])
-async def test_a_node_that_calls_again_while_a_lease_for_it_is_on_its_way_gets_it_once_by_its_new_call(
-    dispatch, monkeypatch, later_first
-):
-    node = await dispatch.spine.enrol(cpu_slots=2)
-    first = await dispatch.park(node, "cpu:0")
-    gate = Gate(monkeypatch, submission_service.job_store, "insert_jobs")
-    born = asyncio.create_task(dispatch.submit())
-    await gate.reached()
-    second = await dispatch.park(node, "cpu:0", "cpu:1")
-    assert await first.hear() is None
-    others = asyncio.create_task(dispatch.submit())
-    await gate.reached(count=2)
-    order = [(1, others), (0, born)] if later_first else [(0, born), (1, others)]
-    for number, submit in order:
-        gate.let_through(number)
-        await submit
-    assert sorted(list_attempts([await second.hear()])) == sorted(await list_live(dispatch.spine))
-    assert not dispatch.reception._holding
-
-
-async def test_a_lease_that_waits_in_a_call_for_another_one_is_not_taken_for_lost(dispatch, monkeypatch):
-    """Two transactions may lease slots of one node. Its call is answered when both are done, and looked up before."""
-    node = await dispatch.spine.enrol(cpu_slots=2)
-    waiting = await dispatch.park(node, "cpu:0", "cpu:1")
-    gate = Gate(monkeypatch, submission_service.job_store, "insert_jobs")
-    submits = []
-    for number in range(2):
-        submits.append(asyncio.create_task(dispatch.submit()))
-        await gate.reached(count=number + 1)
-    gate.let_through(0)
-    await submits[0]
-    await dispatch.reception.greet({node.id: waiting.call})
-    gate.let_through(1)
-    await submits[1]
-    assert sorted(list_attempts([await waiting.hear()])) == sorted(await list_live(dispatch.spine))
-
-
-async def test_a_call_whose_time_is_over_is_answered_even_if_nothing_came(dispatch):
-    waiting = await dispatch.park(await dispatch.spine.enrol(), "cpu:0", seconds=0.05)
-    assert await waiting.hear() is None
-    assert len(dispatch.rounds._registry.fleet) == 0
-
-
-async def test_a_round_and_a_completion_that_share_the_last_connection_do_not_wait_for_each_other(
+async def test_control_without_the_guard_only_the_tables_own_rule_stops_it_and_all_that_came_with_it(
     dispatch, monkeypatch
 ):
-    """One has the connection and waits for its turn to plan; whoever has the turn must not wait for a connection."""
-    spine = dispatch.spine
-    node, grant = await busy_node(dispatch, cpu_slots=2)
-    await dispatch.submit(slice_count=3)
-    await dispatch.rounds._look_at_queue()
-    await dispatch.park(node, "cpu:1")
-    gate = Gate(monkeypatch, attempt_service, "deliver")
-    completing = asyncio.create_task(dispatch.complete(node, grant, await dispatch.claim(node, "cpu:0")))
-    await gate.reached()
-    others = [await spine.pool.acquire() for _ in range(spine.pool.get_max_size() - 1)]
-    try:
-        granting = asyncio.create_task(dispatch.rounds._grant())
-        await asyncio.sleep(0.05)
-        gate.opened.set()
-        async with asyncio.timeout(SECONDS):
-            await asyncio.gather(completing, granting)
-    finally:
-        for conn in others:
-            await spine.pool.release(conn)
-    assert len(await list_live(spine)) == 2
+    node, submitter = await dispatch.spine.enrol(), await dispatch.spine.sign_up()
+    grant = await hold_one(dispatch, node)
+    gone, _ = await dispatch.submit(2, by=submitter)
+    await job_service.cancel_job(dispatch.spine.pool, submitter, gone.id)
+    guard, text = "WHERE s.state::text = 'queued'", (SQL_DIR / "exchanges.sql").read_text()
+    assert text.count(guard) == 1
+    planted = aiosql.from_str(text.replace(guard, ""), cast(Any, _Adapter), mandatory_parameters=False)
+    monkeypatch.setattr(exchange_store, "_q", planted)
+    with pytest.raises(asyncpg.CheckViolationError):
+        await dispatch.complete(node, grant, await dispatch.claim(node, "cpu:0"))
+
+
+async def test_what_is_put_back_into_the_queue_is_found_beside_what_is_remembered(dispatch):
+    node, other, submitter = (
+        await dispatch.spine.enrol(),
+        await dispatch.spine.enrol(),
+        await dispatch.spine.sign_up(),
+    )
+    held = await hold_one(dispatch, other)
+    failed = await hold_one(dispatch, node, by=submitter, retries=3)
+    jobs = await dispatch.submit(2, by=submitter)
+    await dispatch.spine.finish((node, dispatch.spine.completion(node, failed, exit_code=1, cause=Cause.EXIT_CODE)))
+    dispatch.rounds.hear_of_queue()
+    await dispatch.rounds.run_once()
+    expected = [*[job.id for job in jobs], failed.job_id]
+    assert [job_id for job_id, _ in await serve(dispatch, other, held, 3)] == expected

@@ -14,6 +14,7 @@ import pytest
 
 from computepool.core.errors import InvalidRequest
 from computepool.core.market.rate_card import Bucket
+from computepool.core.placement.fronts import Fronts
 from computepool.hub.services import attempts as attempt_service
 from computepool.hub.services import exchanges as exchange_service
 from computepool.hub.services.exchanges import Exchanged, Exchanges
@@ -84,7 +85,7 @@ async def exchange(
         async with spine.leases.open(alone=False) as conn:
             if fill:
                 round_ = await spine.open_round(await spine.list_candidates(*fill, busy=True))
-                planned = await spine.leases.plan_on(conn, round_, expected_seconds=expect_the_usual, lock=True)
+                planned = await spine.leases.plan_on(conn, round_, expected_seconds=expect_the_usual, fronts=None)
             ready = [report for report in reports if report.attempt_id in firsts]
             exchanged = await exchanges.write(conn, ready, firsts, planned, opened=spine.opened)
     finally:
@@ -346,7 +347,7 @@ async def test_what_is_about_to_be_leased_is_not_planned_for_again(spine):
     async def planning(count: int) -> AsyncIterator[list[Grant]]:
         round_ = await spine.open_round(candidates[:count])
         async with spine.pool.acquire() as conn, conn.transaction():
-            yield await spine.leases.plan_on(conn, round_, expected_seconds=expect_the_usual, lock=False)
+            yield await spine.leases.plan_on(conn, round_, expected_seconds=expect_the_usual, fronts=Fronts())
 
     async with planning(2) as first, planning(4) as second:
         pass
@@ -366,6 +367,6 @@ async def test_control_without_that_memory_it_would_be(spine):
     for _ in range(2):
         round_ = await spine.open_round(candidates)
         async with spine.pool.acquire() as conn, conn.transaction():
-            planned += await spine.leases.plan_on(conn, round_, expected_seconds=expect_the_usual, lock=False)
+            planned += await spine.leases.plan_on(conn, round_, expected_seconds=expect_the_usual, fronts=Fronts())
         spine.leases._writing.clear()
     assert len({grant.job_id for grant in planned}) == 1 < len(planned)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 import pytest
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from computepool.core.ids import AccountId, AttemptId, JobId, NodeId, ShapeId, SlotName
 from computepool.core.jobs.isolation import IsolationLevel
 from computepool.core.jobs.order import PriorityClass
+from computepool.core.placement import rounds
 from computepool.core.placement.checks import find_refusal
 from computepool.core.placement.fair_share import FairShare
 from computepool.core.placement.rounds import AVOID_SECONDS, LOOK_FURTHER_MAX, Head, Pair, Round, Run, Wish, demand
@@ -280,7 +282,13 @@ def place_counted(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
     return place(queue, candidates, find_count=count_truly(queue))
 
 
-WAYS = pytest.mark.parametrize("way", [place_whole, place_counted], ids=lambda way: way.__name__)
+def place_crowded(queue: HeadQueue, candidates: list[Candidate]) -> list[Pair]:
+    """Beside other hubs, and as if there were always enough slots to ask for spare heads."""
+    with patch.object(rounds, "SPARES_FROM", 1):
+        return place(queue, candidates, share=Clocked(FairShare()), crowded=True)
+
+
+WAYS = pytest.mark.parametrize("way", [place_whole, place_counted, place_crowded], ids=lambda way: way.__name__)
 
 
 @WAYS
@@ -387,6 +395,74 @@ def test_a_counted_round_finds_out_by_one_look_that_the_first_have_little():
 
     assert count_looks(count_truly(queue)) == 1
     assert count_looks(lambda _: None) > 1
+
+
+def make_crowd(*counts: int) -> tuple[HeadQueue, list[Candidate]]:
+    """So many slices of one account each, of which the last has had most; and eight slots."""
+    runs = [make_run(0, account) for account in range(1, len(counts) + 1)]
+    heads = [make_head(run=run) for run, count in zip(runs, counts, strict=True) for _ in range(count)]
+    heads = [head._replace(job_id=JobId(UUID(int=index))) for index, head in enumerate(heads)]
+    slots = [make_slot(node_id=node_number(index), name=SlotName("cpu:0")) for index in range(8)]
+    return HeadQueue(heads, {ShapeId(0): make_shape()}, frozenset(runs)), [make_candidate(slot) for slot in slots]
+
+
+def share_crowd(queue: HeadQueue) -> Clocked:
+    share = FairShare()
+    for account in {head.run.account_id for head in queue.heads} | {run.account_id for run in queue.empty_runs}:
+        share.charge_lease(account, AttemptId(account), expected_seconds=float(account.int), now=0.0)
+    return Clocked(share)
+
+
+def count_crowd_looks(*, crowded: bool) -> int:
+    # What the first twelve had, others have taken.
+    queue, candidates = make_crowd(*[0] * 12, *[1] * 12)
+    round_ = open_round(queue, candidates, share=share_crowd(queue), crowded=crowded)
+    looks = 0
+    while round_.list_takes():
+        run_round(round_, queue, looks=1)
+        looks += 1
+    assert len(round_.pairs) == 8
+    return looks
+
+
+def test_who_takes_beside_others_asks_for_spare_heads_and_looks_less_often():
+    assert count_crowd_looks(crowded=True) < count_crowd_looks(crowded=False)
+
+
+def test_spare_heads_are_used_only_for_those_who_have_none():
+    queue, candidates = make_crowd(*[1] * 16)
+    pairs = place(queue, candidates, share=share_crowd(queue), crowded=True)
+    assert {pair.head.run.account_id for pair in pairs} == {
+        make_run(0, account).account_id for account in range(1, 9)
+    }
+
+
+def test_control_spare_heads_that_are_used_by_age_would_go_to_those_who_had_most(monkeypatch):
+    """Where nobody is planned for, everything is spare."""
+    queue, candidates = make_crowd(*[1] * 16)
+    late_first = [head._replace(queued_at=NOW - timedelta(seconds=100 + i)) for i, head in enumerate(queue.heads)]
+    queue = HeadQueue(late_first, queue.shapes, queue.empty_runs)
+    right = place(queue, candidates, share=share_crowd(queue), crowded=True)
+    real = Round._plan_quotas
+
+    def plan_loosely(self: Round, accounts: Any, count: int, caps: Any) -> None:
+        real(self, accounts, count, caps)
+        self._quotas += self._spares
+        self._spares.clear()
+
+    monkeypatch.setattr(Round, "_plan_quotas", plan_loosely)
+    loose = place(queue, candidates, share=share_crowd(queue), crowded=True)
+    assert {pair.head.run for pair in right} == {make_run(0, account) for account in range(1, 9)}
+    assert {pair.head.run for pair in loose} != {pair.head.run for pair in right}
+
+
+def test_runs_that_more_was_taken_from_than_was_used_are_named():
+    queue, candidates = make_crowd(*[2] * 16)
+    round_ = open_round(queue, candidates, share=share_crowd(queue), crowded=True)
+    run_round(round_, queue)
+    taken = {pair.head.run for pair in round_.pairs}
+    assert round_.spared <= {head.run for head in queue.heads}
+    assert round_.spared - taken, "those of whom nothing was used at all"
 
 
 @BOUNDED

@@ -23,6 +23,7 @@ from computepool.core.jobs.manifest import manifest_sha256
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.ledger import verbs
 from computepool.core.ledger.books import Outcome
+from computepool.core.placement.fronts import Fronts
 from computepool.core.placement.pools import Fleet
 from computepool.core.placement.rounds import Round, Run, Wish
 from computepool.core.placement.scorers import Candidate, to_speed
@@ -238,7 +239,9 @@ class Spine:
     async def grant_round(self, round_: Round, *, alone: bool = False) -> Granted:
         try:
             async with self.leases.open(alone=alone) as conn:
-                granted = await self.leases.grant_on(conn, round_, expected_seconds=expect_the_usual, lock=not alone)
+                granted = await self.leases.grant_on(
+                    conn, round_, expected_seconds=expect_the_usual, fronts=Fronts() if alone else None
+                )
         except BaseException:
             round_.undo()
             raise

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -12,10 +13,22 @@ from hypothesis import strategies as st
 from computepool.core.ids import ShapeId
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.placement.checks import find_refusal
-from computepool.core.placement.rounds import Run
+from computepool.core.placement.pools import Fleet
+from computepool.core.placement.rounds import Head, Pair, Round, Run, Seen
 from computepool.hub.dispatch import backlog as backlog_module
 from computepool.hub.dispatch.backlog import Backlog
-from tests.support.builders import GB, account_number, make_run, make_shape, make_slot, node_number
+from tests.support.builders import (
+    GB,
+    NOW,
+    account_number,
+    make_candidate,
+    make_head,
+    make_run,
+    make_shape,
+    make_slot,
+    node_number,
+)
+from tests.support.spine import EvenShare
 
 BOUNDED = settings(max_examples=400, deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
 
@@ -143,6 +156,14 @@ def test_no_more_verdicts_are_remembered_than_should_be(monkeypatch):
 # How many there are
 
 
+def looked_at(left: dict[Run, int | None], seen: dict[Run, Seen] | None = None, placed: Sequence[Head] = ()) -> Round:
+    """A round, as far as a backlog asks it."""
+    fleet = Fleet({})
+    round_ = Round(fleet, SHAPES, {}, EvenShare(), grants_max=1)
+    round_.left, round_.seen, round_.pairs = left, seen or {}, [Pair(head, make_candidate()) for head in placed]
+    return round_
+
+
 def test_slices_are_counted_as_they_are_noted():
     run = make_run()
     backlog = make_backlog()
@@ -166,7 +187,7 @@ def test_what_a_look_has_left_is_the_count_unless_something_came_since():
     backlog = make_backlog(looked, joined)
     began = backlog.moment
     backlog.note(joined, 1)
-    backlog.note_left({looked: 4, joined: 4}, as_of=began)
+    backlog.note_planned(looked_at(left={looked: 4, joined: 4}), as_of=began)
     assert (backlog.find_count(looked), backlog.find_count(joined)) == (4, None)
 
 
@@ -177,9 +198,9 @@ def test_a_look_at_the_whole_queue_forgets_the_counts_also_those_of_looks_that_b
     began = backlog.moment
     backlog.replace([run], as_of=began)
     assert backlog.find_count(run) is None
-    backlog.note_left({run: 2}, as_of=began)
+    backlog.note_planned(looked_at(left={run: 2}), as_of=began)
     assert backlog.find_count(run) is None, "what was put back into the queue meanwhile is not in it"
-    backlog.note_left({run: 2}, as_of=backlog.moment)
+    backlog.note_planned(looked_at(left={run: 2}), as_of=backlog.moment)
     assert backlog.find_count(run) == 2
 
 
@@ -190,6 +211,66 @@ def test_a_run_that_was_forgotten_and_comes_back_is_counted_anew():
     backlog.forget([run], as_of=backlog.moment)
     backlog.note(run, 1)
     assert backlog.find_count(run) == 1
+
+
+# Which come first
+
+
+def make_heads(run: Run, *numbers: int) -> list[Head]:
+    return [make_head(slice_index=n, run=run, queued_at=NOW + timedelta(seconds=n)) for n in numbers]
+
+
+def test_what_this_hub_has_queued_in_an_empty_run_need_not_be_looked_for():
+    run = make_run()
+    backlog = make_backlog()
+    first, second = make_heads(run, 1), make_heads(run, 2, 3)
+    backlog.note(run, 1, first)
+    backlog.note(run, 2, second)
+    assert backlog.fronts.recall(run, 9) == [*first, *second]
+
+
+def test_what_was_queued_behind_what_nobody_has_seen_must_be_looked_for():
+    run = make_run()
+    backlog = make_backlog(run)
+    backlog.note(run, 1, make_heads(run, 1))
+    assert backlog.fronts.recall(run, 1) is None
+
+
+def test_what_others_have_queued_may_stand_anywhere():
+    run = make_run()
+    backlog = make_backlog()
+    backlog.note(run, 1, make_heads(run, 1))
+    backlog.note(run)
+    assert backlog.fronts.recall(run, 1) is None
+
+
+def test_what_a_look_brought_is_remembered_but_for_what_was_placed():
+    run = make_run()
+    backlog = make_backlog(run)
+    heads = make_heads(run, 1, 2, 3)
+    backlog.note_planned(looked_at({run: 2}, {run: Seen(heads, whole=True)}, heads[:1]), as_of=backlog.moment)
+    assert backlog.fronts.recall(run, 9) == heads[1:]
+
+
+def test_a_look_that_began_before_something_was_queued_has_not_seen_all():
+    run = make_run()
+    backlog = make_backlog(run)
+    began = backlog.moment
+    backlog.note(run, 1, make_heads(run, 2))
+    backlog.note_planned(looked_at({run: 1}, {run: Seen(make_heads(run, 1), whole=True)}), as_of=began)
+    assert backlog.fronts.recall(run, 9) is None
+
+
+@pytest.mark.parametrize("forget", ["doubt", "forget", "replace"])
+def test_what_is_in_doubt_is_looked_for(forget):
+    run = make_run()
+    backlog = make_backlog()
+    backlog.note(run, 1, make_heads(run, 1))
+    if forget == "doubt":
+        backlog.doubt([run])
+    else:
+        getattr(backlog, forget)([run], as_of=backlog.moment)
+    assert backlog.fronts.recall(run, 1) is None
 
 
 # Any history

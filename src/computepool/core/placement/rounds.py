@@ -28,6 +28,10 @@ ELSEWHERE_SECONDS_MIN = 0.1
 ELSEWHERE_SECONDS_MAX = 0.6
 # Heads that cannot be placed are passed over, and more of their run is looked at, up to this many.
 LOOK_FURTHER_MAX = 512
+# Who has few slots to fill asks for no spare ones: the others would miss them more than a look costs.
+SPARES_FROM = 8
+# How often a round doubles what it asks for beside, because looks have brought less than they should.
+SHORTAGES_MAX = 3
 
 
 class Run(NamedTuple):
@@ -48,6 +52,13 @@ class Head(NamedTuple):
     queued_at: datetime
     avoid_node_id: NodeId | None
     attempt_count: int
+
+
+class Seen(NamedTuple):
+    """What a look at a run has brought: what stands first in it, and whether that is all."""
+
+    heads: Sequence[Head]
+    whole: bool
 
 
 class Wish(NamedTuple):
@@ -94,11 +105,13 @@ class Round:
         on_pair: Callable[[Candidate], None] = lambda _: None,
         is_aside: Callable[[tuple[JobId, int]], bool] = lambda _: False,
         find_count: Callable[[Run], int | None] = lambda _: None,
-        doubts_counts: bool = True,
+        crowded: bool = False,
     ) -> None:
         """`is_aside` names slices that get nothing for the moment; `find_count` tells how many a run has, if that is
-        known: whoever is served first has often little, and to find that out each time would take a look. Who doubts
-        it asks for one more than there should be: not where heads are locked, that one would be kept from others."""
+        known: whoever is served first has often little, and to find that out each time would take a look. One more is
+        asked for than there should be. Where it is `crowded`, others take from the same queue and have often taken
+        what was there: a round with many slots to fill asks for spare ones from the beginning, and counts are not
+        doubted, because what is asked for is kept from the others meanwhile."""
         self._fleet = fleet
         self._shapes = shapes
         self._runs = runs
@@ -108,7 +121,7 @@ class Round:
         self._on_pair = on_pair
         self._is_aside = is_aside
         self._find_count = find_count
-        self._doubts_counts = doubts_counts
+        self._crowded = crowded
         # Shapes that ask for the same, the most demanding first.
         self._levels = _group_by_demand(runs, shapes)
         # Runs with nothing more to look at in this round, how far others were looked into, what was placed of them.
@@ -117,6 +130,9 @@ class Round:
         self._placed: Counter[Run] = Counter()
         # How many slices of each account may be placed before the fair share is asked again.
         self._quotas: Counter[AccountId] = Counter()
+        # And how many more if others have less than that. The more often that was so, the more are asked for.
+        self._spares: Counter[AccountId] = Counter()
+        self._shortages = 2 * int(crowded)
         self._takes: dict[Run, int] | None = None
         self.pairs: list[Pair] = []
         self.undone: list[Candidate] = []
@@ -126,6 +142,10 @@ class Round:
         # was believed.
         self.left: dict[Run, int | None] = {}
         self._miscounted: set[Run] = set()
+        # What whoever brings the heads has seen of runs, for those who will ask next.
+        self.seen: dict[Run, Seen] = {}
+        # Runs that more was taken from than was used: whoever looked meanwhile did not see it.
+        self.spared: set[Run] = set()
         # Slices that were left for another hub, and should be looked at again after so many seconds.
         self.postponed: list[Head] = []
         self.postponed_seconds: float | None = None
@@ -152,17 +172,27 @@ class Round:
         if not count:
             count = max((apart.get((run.shape_id, run.account_id), 0) for run in open_runs), default=0)
         accounts = {run.account_id for run in open_runs}
-        planned = self._share.plan(accounts, count, self._list_caps(open_runs)) if accounts else {}
-        self._quotas = Counter({account: count for account, count in planned.items() if count})
+        self._plan_quotas(accounts, count, self._list_caps(open_runs))
         return {
-            run: min(LOOK_FURTHER_MAX, self._quotas[run.account_id] + self._count_more(run))
+            run: min(LOOK_FURTHER_MAX, wanted + self._count_more(run))
             for run in open_runs
-            if self._quotas[run.account_id]
+            if (wanted := self._quotas[run.account_id] + self._spares[run.account_id])
         }
+
+    def _plan_quotas(self, accounts: Collection[AccountId], count: int, caps: Mapping[AccountId, int]) -> None:
+        self._quotas.clear()
+        self._spares.clear()
+        if not accounts:
+            return
+        self._quotas.update(self._share.plan(accounts, count, caps))
+        if self._shortages and count >= SPARES_FROM:
+            more = count * 2 ** min(self._shortages, SHORTAGES_MAX)
+            self._spares.update(self._share.plan(accounts, more, caps))
+            self._spares.subtract(self._quotas)
 
     def _count_more(self, run: Run) -> int:
         """What is asked for beside what can be used: what was placed is seen again, and what was passed over too."""
-        one_more = self._doubts_counts and self._find_unplaced(run) is not None
+        one_more = not self._crowded and self._find_unplaced(run) is not None
         return self._placed[run] + self._looked[run] + int(one_more)
 
     def _list_caps(self, runs: Iterable[Run]) -> dict[AccountId, int]:
@@ -231,18 +261,27 @@ class Round:
         placed = {(pair.head.job_id, pair.head.slice_index) for pair in self.pairs}
         left: Counter[Run] = Counter()
         skipped: Counter[Run] = Counter()
-        for head in sorted(heads, key=_queue_order):
+        spare: list[Head] = []
+        for head in sorted(heads, key=queue_order):
             if (head.job_id, head.slice_index) in placed:
                 continue
             if self._quotas[head.run.account_id] <= 0:
-                skipped[head.run] += 1
-                continue
-            is_aside = self._is_aside((head.job_id, head.slice_index))
-            candidate = None if is_aside else self._choose(head, wishes[head.job_id], now)
-            if candidate is None:
+                spare.append(head)
+            elif self._place(head, wishes, now):
+                self._quotas[head.run.account_id] -= 1
+            else:
                 left[head.run] += 1
-                continue
-            self._take(head, candidate)
+        missing = self._quotas.total()
+        self._shortages += bool(missing)
+        for head in spare:
+            if not missing or self._spares[head.run.account_id] <= 0:
+                skipped[head.run] += 1
+            elif self._place(head, wishes, now):
+                self._spares[head.run.account_id] -= 1
+                missing -= 1
+            else:
+                left[head.run] += 1
+        self.spared.update(skipped)
         for run, asked in takes.items():
             seen_all = got[run] < asked
             self._note_taken(run, seen_all=seen_all, left=left[run], skipped=skipped[run])
@@ -260,9 +299,15 @@ class Round:
             self.emptied.add(run)
         return known - self._placed[run]
 
+    def _place(self, head: Head, wishes: Mapping[JobId, Wish], now: datetime) -> bool:
+        is_aside = self._is_aside((head.job_id, head.slice_index))
+        candidate = None if is_aside else self._choose(head, wishes[head.job_id], now)
+        if candidate is not None:
+            self._take(head, candidate)
+        return candidate is not None
+
     def _take(self, head: Head, candidate: Candidate) -> None:
         self._fleet.take(candidate.slot.node_id, candidate.slot.name)
-        self._quotas[head.run.account_id] -= 1
         self._placed[head.run] += 1
         self._on_pair(candidate)
         shape = self._shapes[head.run.shape_id]
@@ -326,7 +371,7 @@ def _group_by_demand(runs: Runs, shapes: Mapping[ShapeId, Shape]) -> list[list[S
     return [levels[level] for level in sorted(levels, reverse=True)]
 
 
-def _queue_order(head: Head) -> tuple[int, datetime, JobId, int]:
+def queue_order(head: Head) -> tuple[int, datetime, JobId, int]:
     return -head.priority, head.queued_at, head.job_id, head.slice_index
 
 

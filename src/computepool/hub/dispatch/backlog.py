@@ -7,12 +7,13 @@ takes). It is forgotten when a round found it empty, unless something was writte
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Sequence, Set
 
 from computepool.core.ids import AccountId, ShapeId
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.placement.checks import find_gate_refusal
-from computepool.core.placement.rounds import Run
+from computepool.core.placement.fronts import Fronts
+from computepool.core.placement.rounds import Head, Round, Run
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot
 
@@ -32,6 +33,8 @@ class Backlog:
         # How many slices a run has, where this hub has queued or seen all of them. Others may have taken some; a look
         # at the whole queue forgets all of this.
         self._counts: dict[Run, int] = {}
+        # Which they are, of the first of them: for a hub that is alone.
+        self.fronts = Fronts()
         self._forgotten_at = 0
         # Grows with everything that is noted; whoever looked before a note must not undo it.
         self._clock = 0
@@ -56,8 +59,8 @@ class Backlog:
     def find_count(self, run: Run) -> int | None:
         return self._counts.get(run)
 
-    def note(self, run: Run, count: int | None = None) -> None:
-        """Something was queued there: so many slices, if that is known."""
+    def note(self, run: Run, count: int | None = None, heads: Sequence[Head] = ()) -> None:
+        """Something was queued there: so many slices, if that is known; and which come first of them."""
         self._clock += 1
         if run not in self._noted:
             if len(self._noted) >= RUNS_MAX:
@@ -65,24 +68,37 @@ class Backlog:
             self._add(run)
             if count is not None:
                 self._counts[run] = count
-        elif count is None:
-            self._counts.pop(run, None)
-        elif run in self._counts:
-            self._counts[run] += count
+            if heads:
+                self.fronts.replace(run, heads, whole=len(heads) == count)
+        else:
+            if count is None:
+                self._counts.pop(run, None)
+            elif run in self._counts:
+                self._counts[run] += count
+            if heads:
+                self.fronts.add(run, heads, whole=len(heads) == count)
+            else:
+                self.fronts.forget(run)
         self._noted[run] = self._clock
 
-    def note_left(self, left: Mapping[Run, int | None], *, as_of: int) -> None:
-        """So many are left of what somebody found who began to look at the moment `as_of`."""
-        for run, count in left.items():
+    def note_planned(self, round_: Round, *, as_of: int) -> None:
+        """What a round found and what it left, which began to look at the moment `as_of`."""
+        for run, count in round_.left.items():
             is_news = self._forgotten_at <= as_of and self._noted.get(run, self._clock + 1) <= as_of
             if count is not None and is_news:
                 self._counts[run] = count
             else:
                 self._counts.pop(run, None)
+            if is_news and run in round_.seen:
+                self.fronts.replace(run, round_.seen[run].heads, whole=round_.seen[run].whole)
+        for pair in round_.pairs:
+            self.fronts.remove(pair.head.run, pair.head.job_id, pair.head.slice_index)
 
-    def forget_counts(self, runs: Iterable[Run]) -> None:
+    def doubt(self, runs: Iterable[Run]) -> None:
+        """There may be other slices in them than was believed, and more or fewer."""
         for run in runs:
             self._counts.pop(run, None)
+            self.fronts.forget(run)
 
     def forget(self, runs: Iterable[Run], *, as_of: int) -> None:
         """They were found empty by somebody who began to look at the moment `as_of`."""
@@ -94,6 +110,7 @@ class Backlog:
         """What the database holds, read by somebody who began at the moment `as_of`."""
         present = set(found)
         self._counts.clear()
+        self.fronts.forget_all()
         # Whoever began to look before this may have missed what was looked for.
         self._clock += 1
         self._forgotten_at = self._clock
@@ -134,6 +151,7 @@ class Backlog:
     def _remove(self, run: Run) -> None:
         del self._noted[run]
         self._counts.pop(run, None)
+        self.fronts.forget(run)
         classes = self.runs[run.shape_id]
         classes[run.priority_class].discard(run.account_id)
         if not classes[run.priority_class]:

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from computepool import clock
 from computepool.core.errors import ComputePoolError
 from computepool.core.ids import AccountId, AttemptId, ShapeId
-from computepool.core.placement.rounds import ELSEWHERE_SECONDS_MIN, Round, Run, Wish
+from computepool.core.placement.fronts import Fronts
+from computepool.core.placement.rounds import ELSEWHERE_SECONDS_MIN, Head, Round, Run, Wish
 from computepool.core.placement.scorers import Candidate
 from computepool.core.placement.shape import Shape
 from computepool.hub.dispatch.backlog import RUNS_MAX, Backlog
@@ -60,6 +61,7 @@ LOOK_AGAIN_SECONDS = 0.03
 # How far back changes are read each time, because they do not become visible in order.
 CHANGES_SECONDS = 10.0
 NOBODY_COUNTED: Mapping[Run, int] = {}
+NOBODY_SEEN: Mapping[Run, Sequence[Head]] = {}
 # A hub that is alone knows what was queued; it makes sure only now and then.
 LOOK_ALONE_SECONDS = 5.0
 
@@ -153,10 +155,15 @@ class Rounds:
         if others:
             asyncio.get_running_loop().call_later(ELSEWHERE_SECONDS_MIN, self._note_runs, others, counts)
 
-    def _note_runs(self, runs: Iterable[Run], counts: Mapping[Run, int] = NOBODY_COUNTED) -> None:
+    def _note_runs(
+        self,
+        runs: Iterable[Run],
+        counts: Mapping[Run, int] = NOBODY_COUNTED,
+        heads: Mapping[Run, Sequence[Head]] = NOBODY_SEEN,
+    ) -> None:
         for run in runs:
             if run.shape_id in self._backlog.shapes:
-                self._backlog.note(run, counts.get(run))
+                self._backlog.note(run, counts.get(run), heads.get(run, ()))
             else:
                 self._stale = True
         if len(self._registry.fleet) or self._stale:
@@ -214,7 +221,7 @@ class Rounds:
         turn, alone = _Turn(), self._elsewhere.alone
         try:
             async with self._leases.open(alone=alone) as conn:
-                await self._grant_on(conn, (), turn, lock=not alone)
+                await self._grant_on(conn, (), turn)
         except BaseException:
             self._undo(turn)
             raise
@@ -234,7 +241,7 @@ class Rounds:
             on_pair=self._reception.hold,
             is_aside=self._stubborn.is_aside,
             find_count=self._backlog.find_count,
-            doubts_counts=self._elsewhere.alone,
+            crowded=not self._elsewhere.alone,
         )
         return round_ if round_.list_takes() else None
 
@@ -246,7 +253,7 @@ class Rounds:
         self._leases.let_go(granted.planned)
         self._backlog.forget(round_.emptied, as_of=turn.as_of)
         self._look_again(round_.emptied.difference(pair.head.run for pair in round_.pairs))
-        self._backlog.forget_counts(pair.head.run for pair in granted.refused)
+        self._backlog.doubt(pair.head.run for pair in granted.refused)
         for pair in granted.refused:
             self._stubborn.note_refused((pair.head.job_id, pair.head.slice_index))
             # The record says otherwise than we thought: the node is looked up before it is offered again.
@@ -257,6 +264,9 @@ class Rounds:
                 self._deliver(grant)
             for pair in round_.pairs:
                 self._reception.release(pair.candidate.slot.node_id, pair.candidate.slot.name)
+        if not self._elsewhere.alone:
+            for run in round_.spared:
+                self._elsewhere.ask(run, None)
         for head in round_.postponed:
             hub_process_id = self._elsewhere.pop_left((head.job_id, head.slice_index))
             if hub_process_id is not None:
@@ -282,7 +292,7 @@ class Rounds:
             return
         if turn.granted is not None:
             self._leases.let_go(turn.granted.planned)
-        self._backlog.forget_counts(pair.head.run for pair in turn.round.pairs)
+        self._backlog.doubt(pair.head.run for pair in turn.round.pairs)
         turn.round.undo()
         # What it had locked may have made a run look empty to others.
         self._stale = True
@@ -325,9 +335,9 @@ class Rounds:
                             conn,
                             turn.round,
                             expected_seconds=self._share.expected_seconds,
-                            lock=not self._elsewhere.alone,
+                            fronts=self._fronts,
                         )
-                        self._backlog.note_left(turn.round.left, as_of=turn.as_of)
+                        self._backlog.note_planned(turn.round, as_of=turn.as_of)
                 exchanged = await self._exchanges.write(conn, reports, firsts, planned, opened=self._opened)
         except BaseException:
             self._undo(turn)
@@ -357,7 +367,7 @@ class Rounds:
                 self._leases.pool,
                 reports,
                 on_end=self._on_end,
-                then=lambda conn: self._grant_on(conn, claims, turn, lock=not self._elsewhere.alone),
+                then=lambda conn: self._grant_on(conn, claims, turn),
                 audit_key=self._leases.audit_key,
                 opened=self._opened,
             )
@@ -371,7 +381,7 @@ class Rounds:
                 call.dismiss()
         return outcomes
 
-    async def _grant_on(self, conn: Connection, claims: Sequence[ParkedCall], turn: _Turn, *, lock: bool) -> None:
+    async def _grant_on(self, conn: Connection, claims: Sequence[ParkedCall], turn: _Turn) -> None:
         """Planned one after the other, while the commits of several may be on their way.
 
         Whoever waits for the turn holds a connection, so whoever has the turn must not wait for one.
@@ -380,9 +390,14 @@ class Rounds:
             self._begin_turn(turn, claims)
             if turn.round is not None:
                 turn.granted = await self._leases.grant_on(
-                    conn, turn.round, expected_seconds=self._share.expected_seconds, lock=lock
+                    conn, turn.round, expected_seconds=self._share.expected_seconds, fronts=self._fronts
                 )
-                self._backlog.note_left(turn.round.left, as_of=turn.as_of)
+                self._backlog.note_planned(turn.round, as_of=turn.as_of)
+
+    @property
+    def _fronts(self) -> Fronts | None:
+        """What others may take at any moment is not remembered but locked."""
+        return self._backlog.fronts if self._elsewhere.alone else None
 
     def _begin_turn(self, turn: _Turn, claims: Sequence[ParkedCall]) -> None:
         for call in claims:
@@ -413,7 +428,7 @@ class Rounds:
         if not self._elsewhere.alone:
             self._leave_runs(submissions, submitted)
         elif submitted.runs:
-            self._note_runs(submitted.runs, submitted.counts)
+            self._note_runs(submitted.runs, submitted.counts, submitted.heads)
         return submitted.answers
 
     def _leave_runs(self, submissions: Sequence[Submission], submitted: Submitted) -> None:

@@ -18,8 +18,9 @@ from computepool.core.ids import AccountId, AttemptId, JobId, RunId
 from computepool.core.jobs.lease import Attempt
 from computepool.core.jobs.spec import CHECKPOINT_SECONDS, SCRIPT_FILE_NAME
 from computepool.core.networks.run import seat_id
+from computepool.core.placement.fronts import Fronts
 from computepool.core.placement.price import SlicePrice
-from computepool.core.placement.rounds import Head, Pair, Round, Run, Wish
+from computepool.core.placement.rounds import Head, Pair, Round, Run, Seen, Wish
 from computepool.core.placement.scorers import Candidate
 from computepool.hub.config import HubSettings
 from computepool.hub.services.job_secrets import open_secrets, seal_secrets
@@ -37,6 +38,8 @@ from computepool.wire.jobs import JobSpec
 
 # Leases granted by one transaction at most.
 GRANTS_MAX = 512
+# Heads that a look brings beside those that are asked for, of each run.
+HEADS_AHEAD = 16
 # How often one round asks for further heads before it leaves the rest to the next.
 LOOKS_MAX = 24
 # Answers that are given at the same moment are signed together, up to so many orders: each then costs a small part
@@ -126,11 +129,11 @@ class Leases:
                     yield conn
 
     async def grant_on(
-        self, conn: Connection, round_: Round, *, expected_seconds: ExpectedSeconds, lock: bool
+        self, conn: Connection, round_: Round, *, expected_seconds: ExpectedSeconds, fronts: Fronts | None
     ) -> Granted:
         """As part of a transaction that somebody else ends, or by one statement that is its own. Whoever ends it lets
         go of what was planned."""
-        planned = await self.plan_on(conn, round_, expected_seconds=expected_seconds, lock=lock)
+        planned = await self.plan_on(conn, round_, expected_seconds=expected_seconds, fronts=fronts)
         if not planned:
             return Granted([], [])
         try:
@@ -143,14 +146,15 @@ class Leases:
         return sort_out(round_.pairs, planned, inserted)
 
     async def plan_on(
-        self, conn: Connection, round_: Round, *, expected_seconds: ExpectedSeconds, lock: bool
+        self, conn: Connection, round_: Round, *, expected_seconds: ExpectedSeconds, fronts: Fronts | None
     ) -> list[Grant]:
-        """Takes the heads of the queue that the round asks for, and lets it pair them. The leases that come of it are
-        to be written next; after the commit they must be let go of, or nobody here looks at their slices again."""
+        """Takes the heads of the queue that the round asks for, and lets it pair them: of a hub that is alone, those
+        it remembers; otherwise they are locked. The leases that come of it are to be written next; after the commit
+        they must be let go of, or nobody here looks at their slices again."""
         self.forget_oldest()
         self._granting += 1
         try:
-            await self._look(conn, round_, lock=lock)
+            await self._look(conn, round_, fronts)
             planned = [
                 self.plan(
                     pair.head.job_id,
@@ -172,29 +176,52 @@ class Leases:
         for grant in planned:
             self._writing.pop((grant.job_id, grant.slice_index), None)
 
-    async def _look(self, conn: Connection, round_: Round, *, lock: bool) -> None:
+    async def _look(self, conn: Connection, round_: Round, fronts: Fronts | None) -> None:
         for _ in range(LOOKS_MAX):
             takes = round_.list_takes()
             if not takes:
                 return
-            heads, now = await self._take_heads(conn, takes, lock=lock)
+            if fronts is None:
+                heads, now = await slice_store.take_heads(conn, takes, lock=True)
+            else:
+                heads, now = await self._recall_heads(conn, takes, round_, fronts)
             job_ids = {head.job_id for head in heads}
             await self._load_orders(conn, job_ids)
             round_.pair(takes, heads, {id: self.wish_of(id) for id in job_ids}, now=now or clock.now())
 
-    async def _take_heads(
-        self, conn: Connection, takes: Mapping[Run, int], *, lock: bool
+    async def _recall_heads(
+        self, conn: Connection, takes: Mapping[Run, int], round_: Round, fronts: Fronts
     ) -> tuple[list[Head], datetime | None]:
-        """Without those that this hub is about to lease: without locks they are found queued until that is done."""
-        if lock or not self._writing:
-            return await slice_store.take_heads(conn, takes, lock=lock)
+        heads: list[Head] = []
+        unknown: dict[Run, int] = {}
+        for run, count in takes.items():
+            recalled = fronts.recall(run, count)
+            if recalled is None:
+                unknown[run] = count
+            else:
+                heads += recalled
+        if not unknown:
+            return heads, None
+        found, now = await self._find_heads(conn, unknown)
+        round_.seen.update(found)
+        return heads + [head for run, seen in found.items() for head in seen.heads[: takes[run]]], now
+
+    async def _find_heads(
+        self, conn: Connection, takes: Mapping[Run, int]
+    ) -> tuple[dict[Run, Seen], datetime | None]:
+        """And some behind those that are asked for. Without those that this hub is about to lease: without locks they
+        are found queued until that is done."""
         # As of now: what is written while we look may be queued in the answer still.
         writing = dict(self._writing)
         in_front = Counter(writing.values())
-        heads, now = await slice_store.take_heads(
-            conn, {run: count + in_front[run] for run, count in takes.items()}, lock=False
-        )
-        return [head for head in heads if (head.job_id, head.slice_index) not in writing], now
+        asked = {run: count + in_front[run] + HEADS_AHEAD for run, count in takes.items()}
+        heads, now = await slice_store.take_heads(conn, asked, lock=False)
+        counts = Counter(head.run for head in heads)
+        free: dict[Run, list[Head]] = {run: [] for run in takes}
+        for head in heads:
+            if (head.job_id, head.slice_index) not in writing:
+                free[head.run].append(head)
+        return {run: Seen(found, whole=counts[run] < asked[run]) for run, found in free.items()}, now
 
     def plan(
         self,
