@@ -308,8 +308,8 @@ async def test_lanes_write_side_by_side_and_no_call_is_left_behind_when_they_com
     assert most == 2
 
 
-@pytest.mark.parametrize(("waiting", "at_once"), [(3, 1), (4, 2)])
-async def test_a_further_lane_opens_only_for_enough_to_share_a_commit(waiting, at_once):
+@pytest.mark.parametrize(("waiting", "at_once"), [(1, 2), (2, 2), (3, 1), (4, 2)])
+async def test_a_further_lane_opens_for_enough_to_share_a_commit_or_too_few_to_wait_for_each_other(waiting, at_once):
     running, most, gate = 0, 0, asyncio.Event()
 
     async def commit(items: Sequence[int]) -> Sequence[int]:

@@ -17,6 +17,9 @@ import asyncpg
 
 from computepool.core.errors import ComputePoolError, HubUnavailable
 
+# Fewer calls than this at once are no load.
+FEW_ITEMS = 3
+
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 Commit: TypeAlias = Callable[[Sequence[Item]], Awaitable[Sequence["Answer | ComputePoolError"]]]
@@ -34,7 +37,8 @@ class GroupCommit(Generic[Item, Answer]):
     exception is given to everyone in the batch.
 
     With several lanes, one batch is made while the database writes another. A further lane opens only while so many
-    items wait that both have enough to share a commit: cut into small batches, all of them would cost more.
+    items wait that both have enough to share a commit: cut into small batches, all of them would cost more. Or while
+    there are so few that nothing is saved by waiting for each other.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class GroupCommit(Generic[Item, Answer]):
         self._waiting_max = waiting_max
         self._waiting: deque[_Call[Item, Answer]] = deque()
         self._waiting_count = 0
+        self._writing_count = 0
         self._running: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -84,7 +89,10 @@ class GroupCommit(Generic[Item, Answer]):
 
     def _keeps_busy(self, lanes: int) -> bool:
         """Whether what waits is enough for so many lanes."""
-        return bool(self._waiting) and (lanes == 1 or self._waiting_count >= self._further_lane_items)
+        if not self._waiting:
+            return False
+        few = self._waiting_count + self._writing_count <= FEW_ITEMS
+        return lanes == 1 or few or self._waiting_count >= self._further_lane_items
 
     async def close(self) -> None:
         """Takes nothing more; returns when everyone who waits has been answered."""
@@ -98,7 +106,12 @@ class GroupCommit(Generic[Item, Answer]):
         try:
             while self._keeps_busy(len(self._running)):
                 batch = self._next_batch()
-                await self._write(batch)
+                count = sum(len(call.items) for call in batch)
+                self._writing_count += count
+                try:
+                    await self._write(batch)
+                finally:
+                    self._writing_count -= count
         except BaseException:
             # The process is ending: nobody may be left without an answer.
             _fail([*batch, *self._waiting], HubUnavailable("This hub is shutting down. Try again."))

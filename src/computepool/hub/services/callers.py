@@ -7,13 +7,15 @@ refused by every hub within `MEMORY_SECONDS`.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 from dataclasses import dataclass
 from uuid import UUID
 
 from computepool import clock
 from computepool.core.accounts.roles import Role, effective_roles
-from computepool.core.errors import AccountSuspended, NodeRemoved, StaleLease, Unauthenticated
+from computepool.core.errors import AccountSuspended, ComputePoolError, NodeRemoved, StaleLease, Unauthenticated
 from computepool.core.ids import AccountId, AttemptId, JobId, KeyId, NodeId
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.jobs.state import ATTEMPT_LIVE
@@ -24,7 +26,11 @@ from computepool.hub.store import keys as key_store
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store.connect import Pool
 
+log = logging.getLogger("computepool.callers")
+
 MEMORY_SECONDS = 4.0
+# A key that is used when it has so long left is looked up again meanwhile, so that nobody waits for that.
+RENEWAL_SECONDS = 0.5
 REMEMBERED_MAX = 100_000
 NODES_REMEMBERED_MAX = 400_000
 KEY_PREFIX = "cpk_"
@@ -69,6 +75,9 @@ class Callers:
         self._pool = pool
         self._keyring = keyring
         self._remembered: dict[bytes, tuple[float, AccountCaller]] = {}
+        self._renewals: dict[bytes, asyncio.Task[None]] = {}
+        # How often keys were forgotten: what was read before that is not remembered after it.
+        self._forgotten_count = 0
         # Until when it is good without having heard of changes, and the node.
         self._nodes: dict[NodeId, tuple[float, NodeCaller]] = {}
         # By digest, which is a tenth of the token: until when it is good, and whose it is.
@@ -80,15 +89,32 @@ class Callers:
         self._used_keys: set[UUID] = set()
 
     def recall_account(self, secret: str) -> AccountCaller | None:
-        return self._recall(hash_secret(secret))
+        digest, now = hash_secret(secret), clock.seconds()
+        entry = self._remembered.get(digest)
+        if entry is None or entry[0] <= now:
+            return None
+        if entry[0] < now + RENEWAL_SECONDS and digest not in self._renewals:
+            self._renewals[digest] = asyncio.create_task(self._renew(secret, digest))
+        return entry[1]
+
+    async def _renew(self, secret: str, digest: bytes) -> None:
+        try:
+            await self._look_up(secret, digest)
+        except ComputePoolError:
+            # It was revoked, or its account suspended.
+            self._remembered.pop(digest, None)
+        except Exception as error:
+            log.warning("key_not_renewed error=%r", error)
+        finally:
+            del self._renewals[digest]
 
     async def get_account(self, secret: str) -> AccountCaller:
-        digest = hash_secret(secret)
-        known = self._recall(digest)
-        if known is not None:
-            return known
+        return self.recall_account(secret) or await self._look_up(secret, hash_secret(secret))
+
+    async def _look_up(self, secret: str, digest: bytes) -> AccountCaller:
         if not secret.startswith(KEY_PREFIX):
             raise Unauthenticated("Give an API key (Authorization: Bearer cpk_...). `computepool login` stores one.")
+        forgotten_count = self._forgotten_count
         async with self._pool.acquire() as conn:
             row = await key_store.find_caller(conn, secret_sha256=digest)
         if row is None:
@@ -103,7 +129,8 @@ class Callers:
             row.priority_class_max,
         )
         self._used_keys.add(row.key_id)
-        self._remember(digest, caller)
+        if forgotten_count == self._forgotten_count:
+            self._remember(digest, caller)
         return caller
 
     def recall_node(self, token: str) -> NodeCaller | None:
@@ -169,6 +196,7 @@ class Callers:
 
     def forget_all(self) -> None:
         """After a revocation on this hub there is no reason to wait."""
+        self._forgotten_count += 1
         self._remembered.clear()
         self._nodes.clear()
 
@@ -177,6 +205,7 @@ class Callers:
 
     def forget_account(self, account_id: UUID) -> None:
         """Its keys and its nodes."""
+        self._forgotten_count += 1
         self._remembered = {k: v for k, v in self._remembered.items() if v[1].account_id != account_id}
         self._nodes = {k: v for k, v in self._nodes.items() if v[1].account_id != account_id}
 
@@ -189,10 +218,6 @@ class Callers:
         if used:
             async with self._pool.acquire() as conn:
                 await key_store.touch_keys(conn, used)
-
-    def _recall(self, digest: bytes) -> AccountCaller | None:
-        entry = self._remembered.get(digest)
-        return entry[1] if entry and entry[0] > clock.seconds() else None
 
     def _remember(self, digest: bytes, caller: AccountCaller) -> None:
         if len(self._remembered) >= REMEMBERED_MAX:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
+from computepool import clock
 from computepool.core.accounts.roles import Role
 from computepool.core.errors import NotFound
 from computepool.core.ids import JobId
@@ -18,19 +20,23 @@ from computepool.hub.store.receipts import ReceiptState, SignedResult
 from computepool.receipts import find_fault
 
 
-async def verify_receipts(pool: Pool, *, hub_id: UUID, limit: int) -> int:
-    """Looks at receipts that nobody has looked at. Returns how many."""
+async def verify_receipts(pool: Pool, *, hub_id: UUID, limit: int, time_share: float = 1.0) -> int:
+    """Looks at receipts that nobody has looked at. Returns how many.
+
+    It takes this part of the process's time: after each signature, those who wait for an answer have their turn."""
     async with pool.acquire() as conn, conn.transaction():
         receipts = await store.take_unverified(conn, limit=limit)
         if not receipts:
             return 0
         covered = await store.list_covered(conn, [receipt.id for receipt in receipts])
-        faults = {
-            r.id: find_fault(
+        faults: dict[UUID, str | None] = {}
+        for r in receipts:
+            started = clock.seconds()
+            faults[r.id] = find_fault(
                 r.token, covered.get(r.id, {}), node_id=r.node_id, public_key=r.public_key, hub_id=hub_id
             )
-            for r in receipts
-        }
+            if time_share < 1.0:
+                await asyncio.sleep((clock.seconds() - started) * (1 / time_share - 1))
         states = {id: ReceiptState.REFUSED if fault else ReceiptState.VERIFIED for id, fault in faults.items()}
         await store.set_states(conn, states)
         refused = [receipt for receipt in receipts if faults[receipt.id]]

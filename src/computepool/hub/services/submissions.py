@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -37,7 +39,7 @@ from computepool.core.ledger.refusal import InsufficientCredits, Refusal
 from computepool.core.ledger.transfer import Posting
 from computepool.core.payments.errors import AccountFrozen
 from computepool.core.placement.price import SlicePrice, format_credits
-from computepool.core.placement.rounds import Run, Wish
+from computepool.core.placement.rounds import Head, Run, Wish, queue_order
 from computepool.core.placement.scorers import Candidate
 from computepool.core.placement.shape import Shape, to_shape
 from computepool.core.placement.weights import Split
@@ -57,12 +59,18 @@ from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.jobs import IdempotencyRow, Inserted, Job, NewJob
 from computepool.wire import jobs as wire
 
+log = logging.getLogger("computepool.submissions")
+
 IDEMPOTENCY_KEY_LENGTH_MAX = 200
 # Kinds of slots that one account may have work waiting for at once. Each is a run of the queue to look at.
 SHAPES_PER_ACCOUNT_MAX = 64
+# Slices of one job that dispatch is told of one by one; it looks for the others when it gets there.
+HEADS_TOLD_MAX = 64
 SHAPES_REMEMBERED_MAX = 10_000
 # An account's use of its limits is read again after this long, and before anybody is refused by it.
 ALLOWANCE_SECONDS = 5.0
+# One that is used when it has so long left is read again meanwhile, so that nobody waits for that.
+RENEWAL_SECONDS = 0.5
 ALLOWANCES_REMEMBERED_MAX = 50_000
 
 
@@ -112,9 +120,10 @@ class Submitted:
     answers: list[Job | ComputePoolError]
     # Leases that jobs were born with.
     grants: list[Grant]
-    # Where slices are queued now, and how many.
+    # Where slices are queued now, how many, and which are the first of them.
     runs: dict[Run, Shape]
-    counts: Counter[Run]
+    counts: Mapping[Run, int]
+    heads: Mapping[Run, Sequence[Head]]
 
 
 def check_submission(
@@ -164,6 +173,7 @@ class Submissions:
         self._lease_seconds = lease_seconds
         self._shape_ids: dict[Shape, ShapeId] = {}
         self._allowances: dict[AccountId, _Allowance] = {}
+        self._renewal: asyncio.Task[None] | None = None
 
     async def submit(self, submissions: Sequence[Submission], placing: Placing) -> Submitted:
         """Many submits in one transaction, judged in the order of their arrival."""
@@ -191,15 +201,21 @@ class Submissions:
                 newborn.give_back(set())
                 raise
             newborn.give_back(inserted.leased)
+        queued: dict[Run, _Queued] = {}
         runs: dict[Run, Shape] = {}
-        counts: Counter[Run] = Counter()
+        leases = {(grant.job_id, grant.slice_index) for grant in grants}
         for i, job in fresh.items():
-            queued_count = job.slice_count - leased[job.id]
-            if job.id in inserted.created_at and queued_count:
+            if job.id in inserted.created_at and leased[job.id] < job.slice_count:
                 run = _run_of(job)
                 runs[run] = submissions[i].shape
-                counts[run] += queued_count
-        return Submitted([answers[i] for i in range(len(submissions))], grants, runs, counts)
+                queued.setdefault(run, _Queued()).add(job, run, inserted.created_at[job.id], leases, leased[job.id])
+        return Submitted(
+            [answers[i] for i in range(len(submissions))],
+            grants,
+            runs,
+            {run: found.count for run, found in queued.items()},
+            {run: found.list_heads() for run, found in queued.items()},
+        )
 
     async def _insert_all(
         self,
@@ -306,6 +322,9 @@ class Submissions:
         now = clock.seconds()
         old = {id for id in account_ids if id not in self._allowances or self._allowances[id].good_until < now}
         if not old:
+            ageing = {id for id in account_ids if self._allowances[id].good_until < now + RENEWAL_SECONDS}
+            if ageing and (self._renewal is None or self._renewal.done()):
+                self._renewal = asyncio.create_task(self._renew_allowances(ageing))
             return
         if len(self._allowances) + len(old) > ALLOWANCES_REMEMBERED_MAX:
             self._allowances.clear()
@@ -317,6 +336,28 @@ class Submissions:
         new = [submitter_held(usage.id) for usage in found.values() if usage.available and not usage.has_held]
         if new:
             await ledger.open_accounts(conn, new)
+
+    async def _renew_allowances(self, account_ids: Set[AccountId]) -> None:
+        before = {id: self._allowances[id] for id in account_ids}
+        counted = {id: (allowance.taken, allowance.spent) for id, allowance in before.items()}
+        try:
+            async with self._pool.acquire() as conn:
+                found = await account_store.list_usage(conn, account_ids)
+        except Exception as error:
+            # Whoever comes next reads it, and is told what is wrong.
+            log.warning("allowances_not_renewed error=%r", error)
+            return
+        for account_id, usage in found.items():
+            allowance = self._allowances.get(account_id)
+            if allowance is before[account_id]:
+                # What was let in meanwhile may be in it or not: it counts twice rather than not at all.
+                taken, spent = counted[account_id]
+                self._allowances[account_id] = _Allowance(
+                    usage,
+                    clock.seconds() + ALLOWANCE_SECONDS,
+                    taken=allowance.taken - taken,
+                    spent=allowance.spent - spent,
+                )
 
     async def _find_over_limit(
         self, conn: Connection, submission: Submission, *, in_batch: tuple[int, int]
@@ -377,6 +418,33 @@ class Submissions:
             reserve_microcredits=job.reserve_microcredits,
         )
         self._leases.remember(job.id, order)
+
+
+class _Queued:
+    """What a batch has queued in one run."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._jobs = 0
+        self._heads: list[Head] = []
+
+    def add(
+        self, job: NewJob, run: Run, created_at: datetime, leases: Set[tuple[JobId, int]], leased_count: int
+    ) -> None:
+        self.count += job.slice_count - leased_count
+        self._jobs += 1
+        # One after the other, as they are written.
+        queued_at = created_at + timedelta(microseconds=len(self._heads))
+        for i in range(min(job.slice_count, leased_count + HEADS_TOLD_MAX)):
+            if (job.id, i) not in leases:
+                self._heads.append(Head(job.id, i, run, job.priority, queued_at, None, 0))
+
+    def list_heads(self) -> Sequence[Head]:
+        """In the order of the queue. Of several jobs all or none: what is left out of one may belong in front of
+        another."""
+        if self._jobs == 1:
+            return self._heads
+        return sorted(self._heads, key=queue_order) if len(self._heads) == self.count else ()
 
 
 class _Newborn:

@@ -18,6 +18,19 @@ COMMAND_SECONDS = 30
 LOCK_MILLISECONDS = 500
 APPLICATION_NAME = "computepool-hub"
 
+# Of which our statements take or give lists.
+LISTED_TYPES = (
+    "uuid",
+    "integer",
+    "smallint",
+    "bigint",
+    "double precision",
+    "boolean",
+    "bytea",
+    "timestamptz",
+    "jsonb",
+)
+
 # How the database says that a lock could not be had.
 BLOCKED = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 
@@ -111,6 +124,19 @@ def _behind_pooler() -> dict[str, Any]:
 
 async def _prepare(connection: Any) -> None:
     await connection.set_type_codec("jsonb", encoder=_to_json, decoder=msgspec.json.decode, schema="pg_catalog")
+    await _learn_types(connection)
+
+
+async def _learn_types(connection: Any) -> None:
+    """The driver looks up lists, and types of ours, when it first meets them on a connection. That takes
+    milliseconds, so it is done now and not while somebody waits for an answer."""
+    rows = await connection.fetch(
+        "SELECT oid::regtype::text AS name FROM pg_type"
+        " WHERE typtype = 'e' AND typnamespace = current_schema()::regnamespace"
+    )
+    ours = [row["name"] for row in rows]
+    lists = [f"{name}[]" for name in (*LISTED_TYPES, *ours)]
+    await connection.fetch("SELECT " + ", ".join(f"NULL::{name}" for name in (*ours, *lists)))
 
 
 async def _keep(connection: Any) -> None:
