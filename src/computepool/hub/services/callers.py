@@ -114,7 +114,7 @@ class Callers:
     async def _look_up(self, secret: str, digest: bytes) -> AccountCaller:
         if not secret.startswith(KEY_PREFIX):
             raise Unauthenticated("Give an API key (Authorization: Bearer cpk_...). `computepool login` stores one.")
-        forgotten_count = self._forgotten_count
+        forgotten_count, started = self._forgotten_count, clock.seconds()
         async with self._pool.acquire() as conn:
             row = await key_store.find_caller(conn, secret_sha256=digest)
         if row is None:
@@ -130,7 +130,7 @@ class Callers:
         )
         self._used_keys.add(row.key_id)
         if forgotten_count == self._forgotten_count:
-            self._remember(digest, caller)
+            self._remember(digest, caller, as_of=started)
         return caller
 
     def recall_node(self, token: str) -> NodeCaller | None:
@@ -219,7 +219,7 @@ class Callers:
             async with self._pool.acquire() as conn:
                 await key_store.touch_keys(conn, used)
 
-    def _remember(self, digest: bytes, caller: AccountCaller) -> None:
+    def _remember(self, digest: bytes, caller: AccountCaller, *, as_of: float) -> None:
         if len(self._remembered) >= REMEMBERED_MAX:
             self._remembered.clear()
-        self._remembered[digest] = (clock.seconds() + MEMORY_SECONDS, caller)
+        self._remembered[digest] = (as_of + MEMORY_SECONDS, caller)

@@ -322,9 +322,12 @@ class Submissions:
         now = clock.seconds()
         old = {id for id in account_ids if id not in self._allowances or self._allowances[id].good_until < now}
         if not old:
-            ageing = {id for id in account_ids if self._allowances[id].good_until < now + RENEWAL_SECONDS}
+            ageing = {id: self._allowances[id] for id in account_ids}
+            ageing = {id: each for id, each in ageing.items() if each.good_until < now + RENEWAL_SECONDS}
             if ageing and (self._renewal is None or self._renewal.done()):
-                self._renewal = asyncio.create_task(self._renew_allowances(ageing))
+                # As of now: what is let in from here on, by this very submit, may be written after it was read.
+                counted = {id: (each.taken, each.spent) for id, each in ageing.items()}
+                self._renewal = asyncio.create_task(self._renew_allowances(ageing, counted))
             return
         if len(self._allowances) + len(old) > ALLOWANCES_REMEMBERED_MAX:
             self._allowances.clear()
@@ -337,12 +340,13 @@ class Submissions:
         if new:
             await ledger.open_accounts(conn, new)
 
-    async def _renew_allowances(self, account_ids: Set[AccountId]) -> None:
-        before = {id: self._allowances[id] for id in account_ids}
-        counted = {id: (allowance.taken, allowance.spent) for id, allowance in before.items()}
+    async def _renew_allowances(
+        self, before: Mapping[AccountId, _Allowance], counted: Mapping[AccountId, tuple[int, int]]
+    ) -> None:
+        started = clock.seconds()
         try:
             async with self._pool.acquire() as conn:
-                found = await account_store.list_usage(conn, account_ids)
+                found = await account_store.list_usage(conn, before.keys())
         except Exception as error:
             # Whoever comes next reads it, and is told what is wrong.
             log.warning("allowances_not_renewed error=%r", error)
@@ -354,7 +358,7 @@ class Submissions:
                 taken, spent = counted[account_id]
                 self._allowances[account_id] = _Allowance(
                     usage,
-                    clock.seconds() + ALLOWANCE_SECONDS,
+                    started + ALLOWANCE_SECONDS,
                     taken=allowance.taken - taken,
                     spent=allowance.spent - spent,
                 )
@@ -364,8 +368,9 @@ class Submissions:
     ) -> ComputePoolError | None:
         """Counts the job in when there is room. Nobody is refused by what was remembered."""
         account_id, slice_count = submission.account_id, submission.spec.slice_count
-        allowance = self._allowances[account_id]
-        if allowance.find_refusal(submission) is not None and not allowance.fresh:
+        # It may have been forgotten since it was loaded.
+        allowance = self._allowances.get(account_id)
+        if allowance is None or (allowance.find_refusal(submission) is not None and not allowance.fresh):
             [usage] = (await account_store.list_usage(conn, {account_id})).values()
             # What was let in before this batch is in the database, but for what another lane or hub is writing: the
             # limit is soft by that much. What this batch lets in is not there yet.
