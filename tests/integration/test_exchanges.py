@@ -18,6 +18,7 @@ from computepool.core.placement.fronts import Fronts
 from computepool.hub.services import attempts as attempt_service
 from computepool.hub.services import exchanges as exchange_service
 from computepool.hub.services.exchanges import Exchanged, Exchanges
+from computepool.hub.services.leases import Session
 from computepool.hub.services.reports import check_completions
 from computepool.hub.store import exchanges as store
 from computepool.hub.store import ledger
@@ -82,12 +83,12 @@ async def exchange(
     firsts = exchanges.take_ready(reports)
     planned: list[Grant] = []
     try:
-        async with spine.leases.open(alone=False) as conn:
+        async with spine.leases.open(alone=False) as session:
             if fill:
                 round_ = await spine.open_round(await spine.list_candidates(*fill, busy=True))
-                planned = await spine.leases.plan_on(conn, round_, expected_seconds=expect_the_usual, fronts=None)
+                planned = await spine.leases.plan_on(session, round_, expected_seconds=expect_the_usual, fronts=None)
             ready = [report for report in reports if report.attempt_id in firsts]
-            exchanged = await exchanges.write(conn, ready, firsts, planned, opened=spine.opened)
+            exchanged = await exchanges.write(await session.ready(), ready, firsts, planned, opened=spine.opened)
     finally:
         spine.leases.let_go(planned)
     spine.opened.note(exchanged.postings)
@@ -347,7 +348,9 @@ async def test_what_is_about_to_be_leased_is_not_planned_for_again(spine):
     async def planning(count: int) -> AsyncIterator[list[Grant]]:
         round_ = await spine.open_round(candidates[:count])
         async with spine.pool.acquire() as conn, conn.transaction():
-            yield await spine.leases.plan_on(conn, round_, expected_seconds=expect_the_usual, fronts=Fronts())
+            yield await spine.leases.plan_on(
+                Session(conn), round_, expected_seconds=expect_the_usual, fronts=Fronts()
+            )
 
     async with planning(2) as first, planning(4) as second:
         pass
@@ -367,6 +370,8 @@ async def test_control_without_that_memory_it_would_be(spine):
     for _ in range(2):
         round_ = await spine.open_round(candidates)
         async with spine.pool.acquire() as conn, conn.transaction():
-            planned += await spine.leases.plan_on(conn, round_, expected_seconds=expect_the_usual, fronts=Fronts())
+            planned += await spine.leases.plan_on(
+                Session(conn), round_, expected_seconds=expect_the_usual, fronts=Fronts()
+            )
         spine.leases._writing.clear()
     assert len({grant.job_id for grant in planned}) == 1 < len(planned)

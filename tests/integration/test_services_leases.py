@@ -12,6 +12,7 @@ from uuid import UUID
 import jwt
 import msgspec
 import pytest
+from asyncpg.transaction import Transaction
 
 from computepool import clock
 from computepool.core.errors import Unauthenticated
@@ -570,3 +571,52 @@ async def test_a_slice_that_keeps_away_from_the_only_free_node_does_not_hold_up_
     await spine.finish((node, spine.completion(node, grant, exit_code=1, cause=Cause.EXIT_CODE)))
     behind = await spine.submit(by=caller)
     assert [grant.job_id for grant in await spine.grant(node)] == [behind.id]
+
+
+# The transaction that leases are written in
+
+
+async def fail_after_writing(spine: Spine) -> None:
+    async with spine.leases.open(alone=False) as session:
+        await (await session.ready()).execute("DELETE FROM slices")
+        raise RuntimeError("it fails after it has written")
+
+
+async def test_what_fails_after_the_transaction_was_asked_for_is_rolled_back(spine):
+    await spine.submit()
+    with pytest.raises(RuntimeError):
+        await fail_after_writing(spine)
+    assert await spine.fetch_value("SELECT count(*) FROM slices") == 1
+
+
+async def cancel_while_it_begins(spine: Spine) -> None:
+    entered = asyncio.Event()
+
+    async def write() -> None:
+        async with spine.leases.open(alone=False) as session:
+            entered.set()
+            await session.ready()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(write())
+    await entered.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+# How the driver complains of a connection that comes back to the pool as it should not.
+LEFT_OPEN = "with an active transaction"
+
+
+async def test_who_is_cancelled_while_the_transaction_begins_leaves_none_open(spine, caplog):
+    await cancel_while_it_begins(spine)
+    assert LEFT_OPEN not in caplog.text
+
+
+async def test_control_a_transaction_that_nobody_rolls_back_is_complained_of(spine, monkeypatch, caplog):
+    async def leave(self: Transaction) -> None:
+        """As if there were nothing to roll back."""
+
+    monkeypatch.setattr(Transaction, "rollback", leave)
+    await cancel_while_it_begins(spine)
+    assert LEFT_OPEN in caplog.text

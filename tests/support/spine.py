@@ -238,9 +238,9 @@ class Spine:
 
     async def grant_round(self, round_: Round, *, alone: bool = False) -> Granted:
         try:
-            async with self.leases.open(alone=alone) as conn:
+            async with self.leases.open(alone=alone) as session:
                 granted = await self.leases.grant_on(
-                    conn, round_, expected_seconds=expect_the_usual, fronts=Fronts() if alone else None
+                    session, round_, expected_seconds=expect_the_usual, fronts=Fronts() if alone else None
                 )
         except BaseException:
             round_.undo()

@@ -32,7 +32,7 @@ from computepool.hub.dispatch.stubborn import Stubborn
 from computepool.hub.dispatch.summaries import Ask
 from computepool.hub.services.attempts import finish_attempts
 from computepool.hub.services.exchanges import Exchanges, First
-from computepool.hub.services.leases import GRANTS_MAX, Granted, Leases, sort_out
+from computepool.hub.services.leases import GRANTS_MAX, Granted, Leases, Session, sort_out
 from computepool.hub.services.reports import Report
 from computepool.hub.services.submissions import Submission, Submissions, Submitted
 from computepool.hub.services.transitions import OnEnd, ignore_end
@@ -40,7 +40,7 @@ from computepool.hub.store import hub as hub_store
 from computepool.hub.store import shapes as shape_store
 from computepool.hub.store import slices as slice_store
 from computepool.hub.store.attempts import Grant
-from computepool.hub.store.connect import Connection, Pool
+from computepool.hub.store.connect import Pool
 from computepool.hub.store.hub import Change
 from computepool.hub.store.jobs import Job
 from computepool.hub.store.ledger import OpenAccounts
@@ -220,8 +220,8 @@ class Rounds:
             return
         turn, alone = _Turn(), self._elsewhere.alone
         try:
-            async with self._leases.open(alone=alone) as conn:
-                await self._grant_on(conn, (), turn)
+            async with self._leases.open(alone=alone) as session:
+                await self._grant_on(session, (), turn)
         except BaseException:
             self._undo(turn)
             raise
@@ -327,18 +327,20 @@ class Rounds:
         turn = _Turn()
         planned: Sequence[Grant] = ()
         try:
-            async with self._leases.open(alone=alone) as conn:
+            async with self._leases.open(alone=alone) as session:
                 async with self._one_round:
                     self._begin_turn(turn, claims)
                     if turn.round is not None:
                         planned = await self._leases.plan_on(
-                            conn,
+                            session,
                             turn.round,
                             expected_seconds=self._share.expected_seconds,
                             fronts=self._fronts,
                         )
                         self._backlog.note_planned(turn.round, as_of=turn.as_of)
-                exchanged = await self._exchanges.write(conn, reports, firsts, planned, opened=self._opened)
+                exchanged = await self._exchanges.write(
+                    await session.ready(), reports, firsts, planned, opened=self._opened
+                )
         except BaseException:
             self._undo(turn)
             raise
@@ -367,7 +369,7 @@ class Rounds:
                 self._leases.pool,
                 reports,
                 on_end=self._on_end,
-                then=lambda conn: self._grant_on(conn, claims, turn),
+                then=lambda conn: self._grant_on(Session(conn), claims, turn),
                 audit_key=self._leases.audit_key,
                 opened=self._opened,
             )
@@ -381,7 +383,7 @@ class Rounds:
                 call.dismiss()
         return outcomes
 
-    async def _grant_on(self, conn: Connection, claims: Sequence[ParkedCall], turn: _Turn) -> None:
+    async def _grant_on(self, session: Session, claims: Sequence[ParkedCall], turn: _Turn) -> None:
         """Planned one after the other, while the commits of several may be on their way.
 
         Whoever waits for the turn holds a connection, so whoever has the turn must not wait for one.
@@ -390,7 +392,7 @@ class Rounds:
             self._begin_turn(turn, claims)
             if turn.round is not None:
                 turn.granted = await self._leases.grant_on(
-                    conn, turn.round, expected_seconds=self._share.expected_seconds, fronts=self._fronts
+                    session, turn.round, expected_seconds=self._share.expected_seconds, fronts=self._fronts
                 )
                 self._backlog.note_planned(turn.round, as_of=turn.as_of)
 

@@ -3,6 +3,7 @@ what the nodes are told."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 from collections import Counter, OrderedDict
@@ -87,6 +88,20 @@ class _Words(NamedTuple):
     orders: Sequence[bytes]
 
 
+class Session:
+    """A connection to write leases on, whose transaction may still be beginning."""
+
+    def __init__(self, conn: Connection, beginning: asyncio.Future[None] | None = None) -> None:
+        self._conn = conn
+        self._beginning = beginning
+
+    async def ready(self) -> Connection:
+        if self._beginning is not None:
+            # Whoever is cancelled meanwhile has to roll it back, so it has to have begun.
+            await asyncio.shield(self._beginning)
+        return self._conn
+
+
 class Leases:
     def __init__(
         self, pool: Pool, keyring: Keyring, settings: HubSettings, prices: PriceBook, *, weight_sets: Sequence[str]
@@ -113,7 +128,7 @@ class Leases:
         return self._keyring.audit_key
 
     @contextlib.asynccontextmanager
-    async def open(self, *, alone: bool) -> AsyncIterator[Connection]:
+    async def open(self, *, alone: bool) -> AsyncIterator[Session]:
         """A connection to grant leases on: what was written is committed when the block ends.
 
         The heads are locked while they are paired, so that hubs do not all plan for the same ones. A hub that is
@@ -123,22 +138,35 @@ class Leases:
         """
         async with self.pool.acquire() as conn:
             if alone and not is_transactional(conn):
-                yield conn
-            else:
-                async with conn.transaction():
-                    yield conn
+                yield Session(conn)
+                return
+            transaction = conn.transaction()
+            session = Session(conn, asyncio.ensure_future(transaction.start()))
+            # On its way to the server, which begins while we plan.
+            await asyncio.sleep(0)
+            try:
+                yield session
+            except BaseException:
+                await session.ready()
+                await transaction.rollback()
+                raise
+            await session.ready()
+            await transaction.commit()
 
     async def grant_on(
-        self, conn: Connection, round_: Round, *, expected_seconds: ExpectedSeconds, fronts: Fronts | None
+        self, session: Session, round_: Round, *, expected_seconds: ExpectedSeconds, fronts: Fronts | None
     ) -> Granted:
         """As part of a transaction that somebody else ends, or by one statement that is its own. Whoever ends it lets
         go of what was planned."""
-        planned = await self.plan_on(conn, round_, expected_seconds=expected_seconds, fronts=fronts)
+        planned = await self.plan_on(session, round_, expected_seconds=expected_seconds, fronts=fronts)
         if not planned:
             return Granted([], [])
         try:
             inserted = await attempt_store.insert_leases(
-                conn, planned, rate_card_version=self.prices.card.version, lease_seconds=self.lease_seconds
+                await session.ready(),
+                planned,
+                rate_card_version=self.prices.card.version,
+                lease_seconds=self.lease_seconds,
             )
         except BaseException:
             self.let_go(planned)
@@ -146,7 +174,7 @@ class Leases:
         return sort_out(round_.pairs, planned, inserted)
 
     async def plan_on(
-        self, conn: Connection, round_: Round, *, expected_seconds: ExpectedSeconds, fronts: Fronts | None
+        self, session: Session, round_: Round, *, expected_seconds: ExpectedSeconds, fronts: Fronts | None
     ) -> list[Grant]:
         """Takes the heads of the queue that the round asks for, and lets it pair them: of a hub that is alone, those
         it remembers; otherwise they are locked. The leases that come of it are to be written next; after the commit
@@ -154,7 +182,7 @@ class Leases:
         self.forget_oldest()
         self._granting += 1
         try:
-            await self._look(conn, round_, fronts)
+            await self._look(session, round_, fronts)
             planned = [
                 self.plan(
                     pair.head.job_id,
@@ -176,21 +204,21 @@ class Leases:
         for grant in planned:
             self._writing.pop((grant.job_id, grant.slice_index), None)
 
-    async def _look(self, conn: Connection, round_: Round, fronts: Fronts | None) -> None:
+    async def _look(self, session: Session, round_: Round, fronts: Fronts | None) -> None:
         for _ in range(LOOKS_MAX):
             takes = round_.list_takes()
             if not takes:
                 return
             if fronts is None:
-                heads, now = await slice_store.take_heads(conn, takes, lock=True)
+                heads, now = await slice_store.take_heads(await session.ready(), takes, lock=True)
             else:
-                heads, now = await self._recall_heads(conn, takes, round_, fronts)
+                heads, now = await self._recall_heads(session, takes, round_, fronts)
             job_ids = {head.job_id for head in heads}
-            await self._load_orders(conn, job_ids)
+            await self._load_orders(session, job_ids)
             round_.pair(takes, heads, {id: self.wish_of(id) for id in job_ids}, now=now or clock.now())
 
     async def _recall_heads(
-        self, conn: Connection, takes: Mapping[Run, int], round_: Round, fronts: Fronts
+        self, session: Session, takes: Mapping[Run, int], round_: Round, fronts: Fronts
     ) -> tuple[list[Head], datetime | None]:
         heads: list[Head] = []
         unknown: dict[Run, int] = {}
@@ -202,7 +230,7 @@ class Leases:
                 heads += recalled
         if not unknown:
             return heads, None
-        found, now = await self._find_heads(conn, unknown)
+        found, now = await self._find_heads(await session.ready(), unknown)
         round_.seen.update(found)
         return heads + [head for run, seen in found.items() for head in seen.heads[: takes[run]]], now
 
@@ -264,7 +292,7 @@ class Leases:
         unknown = {lease.job_id for lease in leased if lease.job_id not in self._orders}
         if unknown:
             async with self.pool.acquire() as conn:
-                await self._load_orders(conn, unknown)
+                await self._load_orders(Session(conn), unknown)
         return self.word([lease for lease in leased if lease.job_id in self._orders])
 
     def can_word(self, leased: Sequence[Grant | Attempt]) -> bool:
@@ -393,22 +421,22 @@ class Leases:
             _, oldest = self._orders.popitem(last=False)
             self._orders_bytes -= oldest.size_bytes
 
-    async def _load_orders(self, conn: Connection, job_ids: Set[JobId]) -> None:
+    async def _load_orders(self, session: Session, job_ids: Set[JobId]) -> None:
         """After this the orders of these jobs are at hand."""
         known = job_ids & self._orders.keys()
         for job_id in known:
             self._orders.move_to_end(job_id)
         unknown = job_ids - known
         if unknown:
-            for job_id, row in (await job_store.list_orders(conn, unknown)).items():
-                raw = msgspec.json.encode(row.spec)
-                spec = msgspec.json.decode(raw, type=JobSpec)
+            rows = await job_store.list_orders(await session.ready(), unknown)
+            for job_id, row in rows.items():
+                spec = msgspec.json.decode(row.spec, type=JobSpec)
                 order = Order(
                     row.account_id,
                     spec,
                     row.wall_seconds,
                     Wish(row.prefer, row.weight_set),
-                    size_order(len(raw)),
+                    size_order(len(row.spec)),
                     row.run_id,
                     row.slice_price,
                     row.sealed,

@@ -77,7 +77,8 @@ class JobOrder(NamedTuple):
 
     id: JobId
     account_id: AccountId
-    spec: dict[str, Any]
+    # As JSON.
+    spec: str
     wall_seconds: int
     prefer: Preference
     weight_set: str

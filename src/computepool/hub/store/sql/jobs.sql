@@ -119,7 +119,8 @@ SELECT j.*,
  ORDER BY j.id DESC LIMIT :limit_count;
 
 -- name: list_orders
-SELECT j.id, j.account_id, j.spec, j.wall_seconds, j.prefer, j.weight_set, j.run_id, j.slice_base_microcredits,
+-- The specification as text: whoever asks reads it into what it is, once.
+SELECT j.id, j.account_id, j.spec::text AS spec, j.wall_seconds, j.prefer, j.weight_set, j.run_id, j.slice_base_microcredits,
        j.reserve_microcredits, s.sealed
   FROM jobs j LEFT JOIN job_secrets s ON s.job_id = j.id WHERE j.id = ANY(:ids::uuid[]);
 
