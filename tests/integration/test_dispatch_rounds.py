@@ -477,3 +477,38 @@ async def test_what_is_put_back_into_the_queue_is_found_beside_what_is_remembere
     await dispatch.rounds.run_once()
     expected = [*[job.id for job in jobs], failed.job_id]
     assert [job_id for job_id, _ in await serve(dispatch, other, held, 3)] == expected
+
+
+# Rounds that go along with results
+
+
+async def test_a_round_is_left_to_results_that_wait_and_made_up_for_if_they_do_not_take_it(dispatch):
+    node = await dispatch.spine.enrol()
+    [job] = await dispatch.submit()
+    dispatch.rounds.count_completions = lambda: 1
+    waiting = await dispatch.park(node, "cpu:0")
+    await dispatch.rounds.run_once()
+    assert await dispatch.spine.slice_state(job) == "queued", "it goes along with what is written next"
+    dispatch.rounds.count_completions = lambda: 0
+    running = asyncio.create_task(dispatch.rounds.run())
+    try:
+        assert list_attempts([await waiting.hear()]) == await list_live(dispatch.spine)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_control_a_round_that_is_left_and_not_made_up_for_is_lost(dispatch, monkeypatch):
+    monkeypatch.setattr(rounds_module, "LEFT_TO_COMPLETIONS_SECONDS", 3600.0)
+    node = await dispatch.spine.enrol()
+    [job] = await dispatch.submit()
+    dispatch.rounds.count_completions = lambda: 1
+    await dispatch.park(node, "cpu:0")
+    await dispatch.rounds.run_once()
+    dispatch.rounds._wake.clear()
+    dispatch.rounds.count_completions = lambda: 0
+    running = asyncio.create_task(dispatch.rounds.run())
+    await asyncio.sleep(0.3)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert await dispatch.spine.slice_state(job) == "queued"

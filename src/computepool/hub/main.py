@@ -324,6 +324,7 @@ async def _compose(config: HubSettings, pool: Pool, writing: Pool) -> Hub:
         beat_seconds=config.beat_seconds,
         sittings=asked,
     )
+    rounds.count_completions = lambda: hub.completions.waiting_count
     return hub
 
 

@@ -87,6 +87,11 @@ class GroupCommit(Generic[Item, Answer]):
             self._running.add(asyncio.create_task(self._run()))
         return call.answers
 
+    @property
+    def waiting_count(self) -> int:
+        """Items whose batch is not being written yet."""
+        return self._waiting_count
+
     def _keeps_busy(self, lanes: int) -> bool:
         """Whether what waits is enough for so many lanes."""
         if not self._waiting:
@@ -156,6 +161,8 @@ class GroupCommit(Generic[Item, Answer]):
 
 class SingleCommit(Generic[Item, Answer]):
     """A transaction per call, all at once: what group commit is measured against."""
+
+    waiting_count = 0
 
     def __init__(self, commit: Commit[Item, Answer]) -> None:
         self._commit = commit

@@ -60,6 +60,8 @@ ASKED_SECONDS = 0.2
 LOOK_AGAIN_SECONDS = 0.03
 # How far back changes are read each time, because they do not become visible in order.
 CHANGES_SECONDS = 10.0
+# A round that could go along with results looks after this long whether it has.
+LEFT_TO_COMPLETIONS_SECONDS = 0.005
 NOBODY_COUNTED: Mapping[Run, int] = {}
 NOBODY_SEEN: Mapping[Run, Sequence[Head]] = {}
 # A hub that is alone knows what was queued; it makes sure only now and then.
@@ -111,6 +113,8 @@ class Rounds:
         self._stubborn = Stubborn()
         self._opened = OpenAccounts()
         self._exchanges = Exchanges(leases)
+        # How many results wait to be written: with them slots are filled, too.
+        self.count_completions: Callable[[], int] = lambda: 0
         self._wake = asyncio.Event()
         self._stale = True
         self._looked_at, self._look_seconds = 0.0, 0.0
@@ -217,6 +221,10 @@ class Rounds:
     async def _grant(self) -> None:
         # Most wakes find nothing to do, and need not ask the database for that.
         if self._plan() is None:
+            return
+        if self.count_completions():
+            # They go next, and what can be leased goes with them. If it did not, we are back soon.
+            asyncio.get_running_loop().call_later(LEFT_TO_COMPLETIONS_SECONDS, self.wake)
             return
         turn, alone = _Turn(), self._elsewhere.alone
         try:
