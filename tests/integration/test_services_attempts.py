@@ -19,6 +19,7 @@ from computepool.hub.services import attempts as attempt_service
 from computepool.hub.services import job_checkpoints, reports
 from computepool.hub.services import jobs as job_service
 from computepool.hub.services.attempts import Beat
+from computepool.hub.services.leases import Session
 from computepool.hub.store import attempts as attempt_store
 from computepool.hub.store.attempts import Grant
 from computepool.wire.attempts import CompleteAnswer, Usage
@@ -302,7 +303,7 @@ async def test_the_slot_of_an_attempt_that_ends_is_filled_anew_in_the_same_trans
 
     async def claim(conn: Any) -> None:
         round_ = await spine.open_round(await spine.list_candidates(node, busy=True))
-        answer = await spine.leases.grant_on(conn, round_, expected_seconds=lambda _: 30.0, lock=True)
+        answer = await spine.leases.grant_on(Session(conn), round_, expected_seconds=lambda _: 30.0, fronts=None)
         granted.extend(answer.grants)
 
     [outcome] = await attempt_service.finish_attempts(spine.pool, [report], then=claim)
