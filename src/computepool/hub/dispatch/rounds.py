@@ -219,12 +219,15 @@ class Rounds:
         self._look_seconds = self._looked_at - started
 
     async def _grant(self) -> None:
-        # Most wakes find nothing to do, and need not ask the database for that.
-        if self._plan() is None:
+        if not len(self._backlog) or not len(self._registry.fleet):
             return
         if self.count_completions():
-            # They go next, and what can be leased goes with them. If it did not, we are back soon.
+            # They go next, and what can be leased goes with them. If it did not, we are back soon. Not even a plan is
+            # made before: beside much that nobody can run, that is most of what a round costs.
             asyncio.get_running_loop().call_later(LEFT_TO_COMPLETIONS_SECONDS, self.wake)
+            return
+        # Most wakes find nothing to do, and need not ask the database for that.
+        if self._plan() is None:
             return
         turn, alone = _Turn(), self._elsewhere.alone
         try:
