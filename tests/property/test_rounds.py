@@ -376,10 +376,7 @@ def test_what_a_round_says_is_left_is_left(scene, errors):
 def test_a_counted_round_finds_out_by_one_look_that_the_first_have_little():
     """Without counts it asks those who come first for everything, and the next ones by another look."""
     runs = [make_run(0, account) for account in (1, 2, 3)]
-    heads = [make_head(run=runs[0])] + [make_head(run=run) for run in runs[1:] for _ in range(6)]
-    heads = [head._replace(job_id=JobId(UUID(int=index))) for index, head in enumerate(heads)]
-    queue = HeadQueue(heads, {ShapeId(0): make_shape()})
-    candidates = [make_candidate(make_slot(node_id=node_number(index), name=SlotName("cpu:0"))) for index in range(6)]
+    queue, candidates = make_crowd(1, 6, 6, slots=6)
 
     def count_looks(find_count: Callable[[Run], int | None]) -> int:
         share = FairShare()
@@ -397,16 +394,17 @@ def test_a_counted_round_finds_out_by_one_look_that_the_first_have_little():
     assert count_looks(lambda _: None) > 1
 
 
-def make_crowd(*counts: int) -> tuple[HeadQueue, list[Candidate]]:
-    """So many slices of one account each, of which the last has had most; and eight slots."""
+def make_crowd(*counts: int, slots: int = 8) -> tuple[HeadQueue, list[Candidate]]:
+    """So many slices of one account each, and slots that all of them fit."""
     runs = [make_run(0, account) for account in range(1, len(counts) + 1)]
     heads = [make_head(run=run) for run, count in zip(runs, counts, strict=True) for _ in range(count)]
     heads = [head._replace(job_id=JobId(UUID(int=index))) for index, head in enumerate(heads)]
-    slots = [make_slot(node_id=node_number(index), name=SlotName("cpu:0")) for index in range(8)]
-    return HeadQueue(heads, {ShapeId(0): make_shape()}, frozenset(runs)), [make_candidate(slot) for slot in slots]
+    free = [make_slot(node_id=node_number(index), name=SlotName("cpu:0")) for index in range(slots)]
+    return HeadQueue(heads, {ShapeId(0): make_shape()}, frozenset(runs)), [make_candidate(slot) for slot in free]
 
 
 def share_crowd(queue: HeadQueue) -> Clocked:
+    """The last account has had most."""
     share = FairShare()
     for account in {head.run.account_id for head in queue.heads} | {run.account_id for run in queue.empty_runs}:
         share.charge_lease(account, AttemptId(account), expected_seconds=float(account.int), now=0.0)

@@ -47,8 +47,6 @@ class Fronts:
         self.forget(run)
         self._fronts[run] = _Front()
         self._extend(self._fronts[run], heads, whole=whole)
-        if self._count > HEADS_MAX:
-            self.forget_all()
 
     def add(self, run: Run, heads: Sequence[Head], *, whole: bool) -> None:
         """These were queued just now, in this order; not `whole`: and more behind them."""
@@ -66,8 +64,6 @@ class Fronts:
             self.replace(run, merged[:known_until], whole=not ends)
         elif front.whole:
             self._extend(front, heads, whole=whole)
-            if self._count > HEADS_MAX:
-                self.forget_all()
 
     def _extend(self, front: _Front, heads: Sequence[Head], *, whole: bool) -> None:
         before = len(front.heads)
@@ -76,6 +72,8 @@ class Fronts:
         # Some may be known: whoever looked after they were written found them before we were told.
         front.heads.update({(head.job_id, head.slice_index): head for head in heads[:room]})
         self._count += len(front.heads) - before
+        if self._count > HEADS_MAX:
+            self.forget_all()
 
     def remove(self, run: Run, job_id: JobId, slice_index: int) -> None:
         """It is not queued any more."""

@@ -30,8 +30,10 @@ ELSEWHERE_SECONDS_MAX = 0.6
 LOOK_FURTHER_MAX = 512
 # Who has few slots to fill asks for no spare ones: the others would miss them more than a look costs.
 SPARES_FROM = 8
-# How often a round doubles what it asks for beside, because looks have brought less than they should.
+# A round doubles what it asks for with each look that has brought less than it should, so often at most. Where others
+# take from the same queue it begins as if there had been so many.
 SHORTAGES_MAX = 3
+SHORTAGES_CROWDED = 2
 
 
 class Run(NamedTuple):
@@ -132,7 +134,7 @@ class Round:
         self._quotas: Counter[AccountId] = Counter()
         # And how many more if others have less than that. The more often that was so, the more are asked for.
         self._spares: Counter[AccountId] = Counter()
-        self._shortages = 2 * int(crowded)
+        self._shortages = SHORTAGES_CROWDED if crowded else 0
         self._takes: dict[Run, int] | None = None
         self.pairs: list[Pair] = []
         self.undone: list[Candidate] = []

@@ -110,8 +110,7 @@ class GroupCommit(Generic[Item, Answer]):
         batch: Sequence[_Call[Item, Answer]] = ()
         try:
             while self._keeps_busy(len(self._running)):
-                batch = self._next_batch()
-                count = sum(len(call.items) for call in batch)
+                batch, count = self._next_batch()
                 self._writing_count += count
                 try:
                     await self._write(batch)
@@ -127,8 +126,8 @@ class GroupCommit(Generic[Item, Answer]):
             # At once, not by a callback of the task: the next caller must find the lane free.
             self._running.discard(asyncio.current_task())
 
-    def _next_batch(self) -> list[_Call[Item, Answer]]:
-        """At least one call, and as many as fit."""
+    def _next_batch(self) -> tuple[list[_Call[Item, Answer]], int]:
+        """At least one call, and as many as fit; and how many items they have."""
         batch: list[_Call[Item, Answer]] = []
         count = 0
         while self._waiting and (not batch or count + len(self._waiting[0].items) <= self._batch_max):
@@ -136,7 +135,7 @@ class GroupCommit(Generic[Item, Answer]):
             batch.append(call)
             count += len(call.items)
         self._waiting_count -= count
-        return batch
+        return batch, count
 
     async def _write(self, batch: Sequence[_Call[Item, Answer]]) -> None:
         try:

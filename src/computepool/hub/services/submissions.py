@@ -322,8 +322,8 @@ class Submissions:
         now = clock.seconds()
         old = {id for id in account_ids if id not in self._allowances or self._allowances[id].good_until < now}
         if not old:
-            ageing = {id: self._allowances[id] for id in account_ids}
-            ageing = {id: each for id, each in ageing.items() if each.good_until < now + RENEWAL_SECONDS}
+            soon = now + RENEWAL_SECONDS
+            ageing = {id: each for id in account_ids if (each := self._allowances[id]).good_until < soon}
             if ageing and (self._renewal is None or self._renewal.done()):
                 # As of now: what is let in from here on, by this very submit, may be written after it was read.
                 counted = {id: (each.taken, each.spent) for id, each in ageing.items()}
