@@ -75,8 +75,17 @@ def test_every_line_has_stalls_of_its_own():
     assert find_still_share(HOME_STALLS, 1, 2) > 1.5 * HOME_STALLS.time_share
 
 
+@pytest.mark.parametrize("piece_seconds", [0.001, 0.1, 3.0])
+def test_a_line_loses_the_same_to_stalls_whatever_it_is_sent_in(piece_seconds: float):
+    """Pieces that a stall cannot hold up once they are begun would make the line faster, the longer they are."""
+    stalls, through = Stalls(every_seconds=0.02, seconds=0.01), 0.0
+    for _ in range(round(6.0 / piece_seconds)):
+        through = stalls.carry(through, piece_seconds, line=1)
+    assert through == pytest.approx(6.0 / (1 - stalls.time_share), rel=0.01)
+
+
 def test_what_leaves_in_a_stall_leaves_when_it_ends_and_in_its_order():
-    left = [HOME_STALLS.skip(each / 100, 1) for each in range(10_000)]
+    left = [HOME_STALLS.carry(each / 100, 0.0, 1) for each in range(10_000)]
     assert left == sorted(left)
     waited = [at - each / 100 for each, at in enumerate(left)]
     assert 0.0 <= min(waited) < 0.15 < max(waited) <= 1.5 * HOME_STALLS.seconds

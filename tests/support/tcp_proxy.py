@@ -28,11 +28,26 @@ class Stalls:
 
     def skip(self, at_seconds: float, line: int) -> float:
         """When what would leave at that time does leave. Every line has stalls of its own."""
-        span = int(at_seconds // self.every_seconds)
+        starts, ends = self._find(int(at_seconds // self.every_seconds), line)
+        return ends if starts <= at_seconds < ends else at_seconds
+
+    def carry(self, at_seconds: float, seconds: float, line: int) -> float:
+        """When what takes so long is through, if it begins then: a stall also holds up what is half gone."""
+        span, at_seconds = int(at_seconds // self.every_seconds), self.skip(at_seconds, line)
+        while True:
+            starts, ends = self._find(span, line)
+            free = max(0.0, starts - at_seconds)
+            if seconds <= free:
+                return at_seconds + seconds
+            if at_seconds < ends:
+                at_seconds, seconds = ends, seconds - free
+            span += 1
+
+    def _find(self, span: int, line: int) -> tuple[float, float]:
         seconds = self.seconds * (0.5 + GOLDEN * (span + 3 * line) % 1)
         # Far enough from the end of the span to be over within it.
         starts = span * self.every_seconds + (self.every_seconds - seconds) * (GOLDEN * (5 * span + 7 * line) % 1)
-        return starts + seconds if starts <= at_seconds < starts + seconds else at_seconds
+        return starts, starts + seconds
 
 
 class TcpProxy:
@@ -134,9 +149,8 @@ class SlowProxy(TcpProxy):
         free_at = 0.0
         while piece := await source.read(PIECE_BYTES):
             free_at = max(time.monotonic(), free_at)
-            if self._stalls is not None:
-                free_at = self._stalls.skip(free_at, line)
-            free_at += len(piece) / self._bytes_per_second if upward else 0.0
+            seconds = len(piece) / self._bytes_per_second if upward else 0.0
+            free_at = free_at + seconds if self._stalls is None else self._stalls.carry(free_at, seconds, line)
             await under_way.put((free_at + self._delay_seconds, piece))
 
     async def _arrive(self, under_way: Any, target: asyncio.StreamWriter) -> None:
