@@ -297,12 +297,18 @@ async def refuse_to_ask_first(*_: object, **__: object) -> list[object]:
     raise AssertionError("this can be exchanged")
 
 
-async def test_the_result_of_a_job_of_one_slice_and_the_next_lease_are_exchanged(dispatch, monkeypatch):
+def forget(dispatch: Dispatch, grant: Grant) -> None:
+    """As if another hub had leased it."""
+    del dispatch.rounds._exchanges._firsts[grant.id]
+
+
+@pytest.mark.parametrize("slice_count", [1, 2])
+async def test_a_result_and_the_next_lease_are_exchanged(dispatch, monkeypatch, slice_count):
     node, submitter = await dispatch.spine.enrol(), await dispatch.spine.sign_up()
     first = await hold_one(dispatch, node, by=submitter)
     # The hub has not seen their accounts before.
     await dispatch.complete(node, first, await dispatch.claim(node, "cpu:0"))
-    grant = await hold_one(dispatch, node, by=submitter)
+    grant = await hold_one(dispatch, node, by=submitter, slice_count=slice_count)
     await dispatch.submit()
     monkeypatch.setattr(rounds_module, "finish_attempts", refuse_to_ask_first)
     answer = await dispatch.complete(node, grant, await dispatch.claim(node, "cpu:0"))
@@ -310,10 +316,11 @@ async def test_the_result_of_a_job_of_one_slice_and_the_next_lease_are_exchanged
     assert await dispatch.spine.slice_state(grant) == "succeeded"
 
 
-async def test_of_several_slices_results_are_counted_by_asking_first(dispatch, monkeypatch):
+async def test_the_result_of_a_lease_that_the_hub_does_not_know_is_judged_by_asking_first(dispatch, monkeypatch):
     """The control of the one before: what is patched there is what this takes."""
     node = await dispatch.spine.enrol()
     grant = await hold_one(dispatch, node, slice_count=2)
+    forget(dispatch, grant)
     claim = await dispatch.claim(node, "cpu:0")
     with monkeypatch.context() as patched:
         patched.setattr(rounds_module, "finish_attempts", refuse_to_ask_first)
@@ -333,19 +340,19 @@ async def test_a_result_that_is_not_as_the_hub_believes_is_judged_by_asking_firs
 
 
 async def complete_two_ways(dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch) -> list[AttemptId]:
-    """An exchange is being written while a result of several slices comes; enough slices wait."""
+    """An exchange is being written while a result comes that takes the other way; enough slices wait."""
     node, other, submitter = (
         await dispatch.spine.enrol(),
         await dispatch.spine.enrol(),
         await dispatch.spine.sign_up(),
     )
-    alone = await hold_one(dispatch, node, by=submitter)
-    of_several = await hold_one(dispatch, other, by=submitter, slice_count=2)
-    await dispatch.submit(3, by=submitter)
+    known, unknown = await hold_one(dispatch, node, by=submitter), await hold_one(dispatch, other, by=submitter)
+    forget(dispatch, unknown)
+    await dispatch.submit(4, by=submitter)
     gate = Gate(monkeypatch, exchange_store, "exchange")
-    first = asyncio.create_task(dispatch.complete(node, alone, await dispatch.claim(node, "cpu:0")))
+    first = asyncio.create_task(dispatch.complete(node, known, await dispatch.claim(node, "cpu:0")))
     await gate.reached()
-    second = await dispatch.complete(other, of_several, await dispatch.claim(other, "cpu:0"))
+    second = await dispatch.complete(other, unknown, await dispatch.claim(other, "cpu:0"))
     gate.opened.set()
     return list_attempts([await first, second])
 

@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import aiosql
+import asyncpg
 import pytest
 
 from computepool.core.errors import InvalidRequest
@@ -53,12 +55,14 @@ async def spine(dsn: str) -> AsyncIterator[Spine]:
         yield set_spots(spine)
 
 
-async def start(spine: Spine, *, jobs: int = 1, slots: int | None = None) -> tuple[EnrolledNode, list[Grant]]:
-    """A paying submitter's jobs of one slice, some of which have held their slots for 50 s."""
-    submitter, node = await spine.sign_up(credits=10_000), await spine.enrol(cpu_slots=slots or jobs)
+async def start(
+    spine: Spine, *, jobs: int = 1, slices: int = 1, slots: int | None = None
+) -> tuple[EnrolledNode, list[Grant]]:
+    """A paying submitter's jobs, some slices of which have held their slots for 50 s."""
+    submitter, node = await spine.sign_up(credits=10_000), await spine.enrol(cpu_slots=slots or jobs * slices)
     for _ in range(jobs):
-        await spine.submit(by=submitter, requirements=CEILING, wall_seconds=100)
-    grants = await spine.grant(node)
+        await spine.submit(by=submitter, requirements=CEILING, wall_seconds=100, slice_count=slices)
+    grants = sorted(await spine.grant(node), key=lambda grant: (grant.job_id, grant.slice_index))
     await spine.fetch("UPDATE attempts SET leased_at = leased_at - interval '50 seconds'")
     return node, grants
 
@@ -99,40 +103,70 @@ async def exchange(
 # The same record
 
 
-async def deliver_three(spine: Spine, *, by_exchange: bool) -> dict[str, Any]:
-    node, grants = await start(spine, jobs=3)
-    done = [(node, spine.completion(node, grant, **RAN)) for grant in grants]
-    if by_exchange:
-        exchanged = await exchange(spine, remember(spine, grants), *done)
-        assert [outcome.accepted for outcome in exchanged.outcomes.values()] == [True] * 3
-    else:
-        await spine.finish(*done)
+async def deliver_all(spine: Spine, *, jobs: int, slices: int, batch: int, by_exchange: bool) -> dict[str, Any]:
+    """All slices of these jobs, so many at a time."""
+    node, grants = await start(spine, jobs=jobs, slices=slices)
+    exchanges = remember(spine, grants)
+    for first in range(0, len(grants), batch):
+        done = [(node, spine.completion(node, grant, **RAN)) for grant in grants[first : first + batch]]
+        if by_exchange:
+            exchanged = await exchange(spine, exchanges, *done)
+            assert [outcome.accepted for outcome in exchanged.outcomes.values()] == [True] * len(done)
+        else:
+            await spine.finish(*done)
     async with spine.pool.acquire() as conn:
         assert await ledger.list_drifts(conn) == []
     told = await tell(spine)
     # The order of events of different jobs says nothing.
-    told["events WHERE job_id IS NOT NULL"].sort(key=repr)
+    events = told["events WHERE job_id IS NOT NULL"]
+    for event in events:
+        if event["kind"].startswith("slices_"):
+            event["body"] = list_indexes(event["body"]["slices"])
+    events.sort(key=repr)
     return told
 
 
-async def run_apart(dsn: str, *, by_exchange: bool) -> dict[str, Any]:
+def list_indexes(ranges: Sequence[tuple[int, int]]) -> list[int]:
+    """Whether slices are told in one piece or one by one says nothing either."""
+    return [index for first, last in ranges for index in range(first, last + 1)]
+
+
+async def run_apart(dsn: str, **how: Any) -> dict[str, Any]:
     async with open_spine(dsn) as spine:
-        return await deliver_three(set_spots(spine), by_exchange=by_exchange)
+        return await deliver_all(set_spots(spine), **how)
 
 
-async def test_an_exchange_leaves_the_record_that_the_other_ways_leave(dsn, other_dsn):
+DELIVERED = {
+    "jobs of one slice": {"jobs": 3, "slices": 1, "batch": 3},
+    "one job at once": {"jobs": 1, "slices": 3, "batch": 3},
+    "two jobs at once": {"jobs": 2, "slices": 3, "batch": 6},
+    "slice by slice": {"jobs": 1, "slices": 3, "batch": 1},
+    "the end of one job and a part of the next": {"jobs": 3, "slices": 4, "batch": 5},
+}
+
+
+@pytest.mark.parametrize("delivered", DELIVERED.values(), ids=DELIVERED)
+async def test_an_exchange_leaves_the_record_that_the_other_ways_leave(dsn, other_dsn, delivered):
     with patch.object(attempt_service, "list_plain", lambda reports: {}):
-        by_the_long_way = await run_apart(dsn, by_exchange=False)
-    by_exchange = await run_apart(other_dsn, by_exchange=True)
+        by_the_long_way = await run_apart(dsn, **delivered, by_exchange=False)
+    by_exchange = await run_apart(other_dsn, **delivered, by_exchange=True)
     assert by_exchange == by_the_long_way
     assert all(row["charged_microcredits"] for row in by_exchange["attempts"])
 
 
 async def test_control_an_exchange_that_forgets_the_charge_is_noticed(dsn, other_dsn):
+    delivered = DELIVERED["jobs of one slice"]
     with patch.object(attempt_service, "list_plain", lambda reports: {}):
-        by_the_long_way = await run_apart(dsn, by_exchange=False)
+        by_the_long_way = await run_apart(dsn, **delivered, by_exchange=False)
     with patch.object(exchange_service, "_price", lambda *_: None):
-        assert await run_apart(other_dsn, by_exchange=True) != by_the_long_way
+        assert await run_apart(other_dsn, **delivered, by_exchange=True) != by_the_long_way
+
+
+async def test_control_an_exchange_that_settles_each_slice_as_its_jobs_last_is_noticed(dsn, monkeypatch):
+    """It would return what the other slices still need."""
+    monkeypatch.setattr(exchange_service, "JobState", SimpleNamespace(RUNNING="succeeded", SUCCEEDED="succeeded"))
+    with pytest.raises(Exception):  # noqa: B017
+        await run_apart(dsn, **DELIVERED["slice by slice"], by_exchange=True)
 
 
 async def test_events_of_one_job_stand_in_their_order(spine):
@@ -199,12 +233,29 @@ async def check(spine: Spine, grant: Grant) -> None:
     await spine.fetch("UPDATE jobs SET verify = 'audit' WHERE id = $1", grant.job_id)
 
 
-async def charge(spine: Spine, grant: Grant) -> None:
-    await spine.fetch("UPDATE jobs SET charged_microcredits = 5 WHERE id = $1", grant.job_id)
-
-
 async def hold_less(spine: Spine, grant: Grant) -> None:
-    await spine.fetch("UPDATE jobs SET held_remaining = held_remaining - 1 WHERE id = $1", grant.job_id)
+    """Of what its other slice may cost."""
+    await spine.fetch("UPDATE jobs SET held_remaining = reserve_microcredits WHERE id = $1", grant.job_id)
+
+
+async def fail_another(spine: Spine, grant: Grant) -> None:
+    """So that its job ends with it, and does not succeed."""
+    await spine.fetch(
+        "UPDATE attempts SET state = 'failed', cause = 'exit_code', finished_at = now() WHERE job_id = $1 AND id <> $2",
+        grant.job_id,
+        grant.id,
+    )
+    await spine.fetch(
+        "UPDATE slices SET state = 'failed', cause = 'exit_code', finished_at = now() "
+        "WHERE job_id = $1 AND slice_index <> $2",
+        grant.job_id,
+        grant.slice_index,
+    )
+    await spine.fetch("UPDATE jobs SET failed_count = 1 WHERE id = $1", grant.job_id)
+
+
+async def stop(spine: Spine, grant: Grant) -> None:
+    await spine.fetch("UPDATE jobs SET state = 'queued' WHERE id = $1", grant.job_id)
 
 
 async def try_again(spine: Spine, grant: Grant) -> None:
@@ -216,12 +267,12 @@ async def lease_later(spine: Spine, grant: Grant) -> None:
     await spine.fetch("UPDATE attempts SET leased_at = now() - interval '7 seconds' WHERE id = $1", grant.id)
 
 
-CHANGES = [cancel, lose, save, take_for_a_seat, check, charge, hold_less, try_again, lease_later]
+CHANGES = [cancel, lose, save, take_for_a_seat, check, stop, hold_less, fail_another, try_again, lease_later]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 async def test_what_has_changed_behind_the_hubs_back_is_left_out_and_the_others_count(spine, change):
-    node, [changed, other] = await start(spine, jobs=2)
+    node, [changed, _, other, _] = await start(spine, jobs=2, slices=2)
     exchanges = remember(spine, [changed, other])
     await change(spine, changed)
     before = await list_rows(spine, changed)
@@ -246,23 +297,28 @@ async def list_rows(spine: Spine, grant: Grant) -> list[Any]:
 GUARDS = {
     "save": "AND a.saved_seconds = 0",
     "take_for_a_seat": "AND a.checkpoint_seconds IS NULL",
-    "check": "AND j.verify IS NULL",
-    "charge": "AND j.charged_microcredits = 0",
-    "hold_less": "AND j.held_remaining = coalesce(e.held_credits, 0)",
+    "check": "AND verify IS NULL",
+    "stop": "state = 'running' AND",
+    "hold_less": "AND held_remaining - charged >= (open_count - ended_count) * reserve_microcredits",
+    "fail_another": "AND (open_count > ended_count OR spoilt_count = 0)",
     "try_again": "AND s.attempt_count = 1",
     "lease_later": "AND a.leased_at + e.run_seconds * interval '1 second' <= clock_timestamp()",
 }
 
 
+def plant(monkeypatch: pytest.MonkeyPatch, right: str, wrong: str) -> None:
+    text = (SQL_DIR / "exchanges.sql").read_text()
+    assert text.count(right) == 1
+    adapter: Any = _Adapter
+    planted = aiosql.from_str(text.replace(right, wrong), adapter, mandatory_parameters=False)
+    monkeypatch.setattr(store, "_q", planted)
+
+
 @pytest.mark.parametrize("name", GUARDS)
 async def test_control_without_its_guard_each_of_these_would_be_written(spine, name, monkeypatch):
     change: Callable[..., Any] = next(each for each in CHANGES if each.__name__ == name)
-    text = (SQL_DIR / "exchanges.sql").read_text()
-    assert text.count(GUARDS[name]) == 1
-    adapter: Any = _Adapter
-    planted = aiosql.from_str(text.replace(GUARDS[name], ""), adapter, mandatory_parameters=False)
-    monkeypatch.setattr(store, "_q", planted)
-    node, [grant] = await start(spine)
+    plant(monkeypatch, GUARDS[name], "")
+    node, [grant, _] = await start(spine, slices=2)
     await change(spine, grant)
     before = await list_rows(spine, grant)
     try:
@@ -285,6 +341,70 @@ async def test_the_same_result_at_two_hubs_at_once_counts_once(spine):
         assert await ledger.list_drifts(conn) == []
 
 
+# Several at work on one job
+
+SLICES, BATCH = 40, 5
+
+
+async def deliver_at_once(spine: Spine) -> None:
+    """Every batch meets a row of the job that others have changed since it began."""
+    node, grants = await start(spine, slices=SLICES)
+    exchanges = remember(spine, grants)
+    batches = [grants[first : first + BATCH] for first in range(0, SLICES, BATCH)]
+    await asyncio.gather(
+        *[
+            exchange(spine, exchanges, *[(node, spine.completion(node, grant, **RAN)) for grant in batch])
+            for batch in batches
+        ]
+    )
+    # The job's row was never locked for so long that somebody was left out.
+    assert await spine.fetch("SELECT id FROM attempts WHERE state <> 'succeeded'") == []
+    job = dict((await spine.fetch("SELECT * FROM jobs"))[0])
+    assert (job["state"], job["succeeded_count"], job["held_remaining"]) == ("succeeded", SLICES, 0)
+    assert job["charged_microcredits"] == await spine.fetch_value("SELECT sum(charged_microcredits) FROM attempts")
+    async with spine.pool.acquire() as conn:
+        assert await ledger.list_drifts(conn) == []
+
+
+async def test_results_of_one_job_that_are_written_at_once_are_all_counted(spine):
+    await deliver_at_once(spine)
+
+
+async def test_control_what_is_added_to_the_row_as_it_was_is_noticed(spine, monkeypatch):
+    """The planted fault: the job is counted from the row that the update finds first."""
+    right = "succeeded_count = coalesce(m.succeeded_count, jobs.succeeded_count)"
+    plant(monkeypatch, right, f"succeeded_count = jobs.succeeded_count + {BATCH}")
+    with pytest.raises(asyncpg.CheckViolationError):
+        await deliver_at_once(spine)
+
+
+async def exchange_beside_a_lock(spine: Spine) -> Exchanged:
+    """Somebody who is about to cancel the job has locked one of its slices, and will want the others."""
+    node, grants = await start(spine, slices=2)
+    async with spine.pool.acquire() as conn, conn.transaction():
+        await conn.execute("SELECT FROM slices WHERE slice_index = 0 FOR UPDATE")
+        async with asyncio.timeout(2):
+            return await exchange(
+                spine, remember(spine, grants), *[(node, spine.completion(node, grant, **RAN)) for grant in grants]
+            )
+
+
+async def test_a_slice_that_somebody_has_locked_is_left_out_and_not_waited_for(spine):
+    exchanged = await exchange_beside_a_lock(spine)
+    [taken] = exchanged.outcomes
+    assert await spine.fetch_value("SELECT slice_index FROM attempts WHERE id = $1", taken) == 1
+    assert await spine.fetch_value("SELECT succeeded_count FROM jobs") == 1
+
+
+async def test_control_whoever_waited_could_be_waited_for(spine, monkeypatch):
+    plant(monkeypatch, "FOR NO KEY UPDATE OF s, a SKIP LOCKED", "FOR NO KEY UPDATE OF s, a")
+    with pytest.raises(TimeoutError):
+        await exchange_beside_a_lock(spine)
+
+
+# Reports
+
+
 async def test_a_result_without_its_files_is_refused_and_the_others_of_its_batch_count(spine):
     node, [first, second] = await start(spine, jobs=2)
     missing = OutputFile(path="out.bin", sha256="0" * 64, size_bytes=1)
@@ -302,14 +422,12 @@ async def test_a_result_without_its_files_is_refused_and_the_others_of_its_batch
 # What is remembered
 
 
-async def test_only_first_attempts_of_jobs_of_one_slice_are_remembered(spine):
+async def test_only_first_attempts_are_remembered_and_each_once(spine):
     node = await spine.enrol(cpu_slots=3)
     await spine.submit(slice_count=2)
     await spine.submit()
     grants = await spine.grant(node)
-    exchanges = remember(spine, [*grants, grants[-1]._replace(number=2)])
-    [alone] = [grant for grant in grants if grant.job_id == grants[-1].job_id]
-    assert list(exchanges._firsts) in ([], [alone.id])
+    exchanges = remember(spine, [*grants[:2], grants[2]._replace(number=2)])
     reports = [
         report
         for grant in grants
@@ -317,7 +435,7 @@ async def test_only_first_attempts_of_jobs_of_one_slice_are_remembered(spine):
             spine.keyring, node.caller, (spine.completion(node, grant),), spine.completion(node, grant).receipt
         )
     ]
-    assert list(exchanges.take_ready(reports)) == [alone.id]
+    assert set(exchanges.take_ready(reports)) == {grant.id for grant in grants[:2]}
     assert exchanges.take_ready(reports) == {}, "what was taken is forgotten"
 
 

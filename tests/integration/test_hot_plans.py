@@ -25,7 +25,7 @@ HOT = {
     "post_at_once": ledger._q.post_at_once.sql,
 }
 # A key of another row, or of a list.
-KEYED = re.compile(r"\b(?:\w*id|key) = (\(?\w+\.\w+|ANY \()")
+KEYED = re.compile(r"\b(?:\w*id|key) = (\(?(?:\w+|\"[^\"]+\")\.\w+|ANY \()")
 LISTS = {"CTE Scan", "Function Scan", "Materialize", "Subquery Scan"}
 
 

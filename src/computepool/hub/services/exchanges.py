@@ -1,9 +1,9 @@
 """Exchanges: a result for the next lease, the usual end of an attempt and the begin of another, in one statement.
 
-A hub that has itself leased the first attempt of a job of one slice knows all that its end needs: nothing was counted
-or charged before, and nobody else has a part in it. So nothing is read and locked first; the statement that writes
-looks whether everything is still so. What is not, and whatever else ends, takes the ways of deliveries.py and
-transitions.py, which would come to the same here.
+A hub that has itself leased the first attempt of a slice knows all that its end needs: nothing of it was saved or
+charged before, and nobody else is at work on it. So nothing is read and locked first; the statement that writes looks
+whether everything is still so, counts its job, and says what it held. What is not so, and whatever else ends, takes the
+ways of deliveries.py and transitions.py, which would come to the same here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from computepool import clock
 from computepool.core.errors import ComputePoolError
-from computepool.core.ids import AccountId, AttemptId
+from computepool.core.ids import AccountId, AttemptId, JobId
 from computepool.core.jobs.state import JobState
 from computepool.core.ledger.charging import Charge
 from computepool.core.ledger.transfer import Posting
@@ -27,7 +27,7 @@ from computepool.hub.services.transitions import EndedAttempt
 from computepool.hub.store import exchanges as store
 from computepool.hub.store.attempts import Grant, JobCounts
 from computepool.hub.store.connect import Connection
-from computepool.hub.store.exchanges import Ended
+from computepool.hub.store.exchanges import End, Ended
 from computepool.hub.store.ledger import OpenAccounts
 from computepool.wire.attempts import CompleteOutcome
 
@@ -36,7 +36,7 @@ REMEMBERED_MAX = 100_000
 
 
 class First(NamedTuple):
-    """The lease of the first attempt of a job of one slice, and what its end depends on."""
+    """The lease of the first attempt of a slice, and what its end depends on."""
 
     grant: Grant
     wall_seconds: int
@@ -59,7 +59,7 @@ class Exchanged:
     postings: list[Posting] = field(default_factory=list)
     granted: Set[AttemptId] = frozenset()
 
-    def note(self, end: _End, held_seconds: float, shard: int) -> None:
+    def note(self, end: _End, held_seconds: float) -> None:
         grant = end.row.grant
         self.outcomes[grant.id] = ACCEPTED
         self.ended.append(
@@ -67,8 +67,6 @@ class Exchanged:
                 grant.id, grant.account_id, grant.node_id, grant.slot, None, grant.expected_seconds, held_seconds
             )
         )
-        if end.row.charge is not None or end.row.held_microcredits:
-            self.postings += end.settle(shard)
 
 
 class Exchanges:
@@ -79,7 +77,7 @@ class Exchanges:
     def note_granted(self, grant: Grant) -> None:
         """After the commit."""
         order = self._leases.find_order(grant.job_id)
-        if order is None or grant.number > 1 or order.spec.slice_count > 1 or order.run_id is not None:
+        if order is None or grant.number > 1 or order.run_id is not None:
             return
         self._firsts[grant.id] = First(grant, order.wall_seconds, order.reserve_microcredits)
         if len(self._firsts) > REMEMBERED_MAX:
@@ -117,11 +115,16 @@ class Exchanges:
             lease_seconds=self._leases.lease_seconds,
         )
         exchanged.granted = written.granted
-        shard = billing.choose_fee_shard(clock.now())
+        jobs: dict[JobId, _Job] = {}
         for end in ends:
-            held_seconds = written.held_seconds.get(end.row.grant.id)
-            if held_seconds is not None:
-                exchanged.note(end, held_seconds, shard)
+            found = written.ends.get(end.row.grant.id)
+            if found is not None:
+                exchanged.note(end, found.held_seconds)
+                if end.row.charge is not None or found.held_microcredits:
+                    jobs.setdefault(end.row.grant.job_id, _Job(end, found)).add(end)
+        shard = billing.choose_fee_shard(clock.now())
+        for job in jobs.values():
+            exchanged.postings += job.settle(shard)
         await billing.post(conn, exchanged.postings, opened=opened)
         return exchanged
 
@@ -142,8 +145,8 @@ class Exchanges:
                 exchanged.outcomes[report.attempt_id] = refusal
                 continue
             charge = _price(first, report)
-            row = Ended(first.grant, report.sha256, to_row(report), charge, first.reserve_microcredits)
-            ends.append(_End(row, first, report.owner_id, report.completion.usage.run_seconds))
+            row = Ended(first.grant, report.sha256, to_row(report), charge)
+            ends.append(_End(row, first, report.owner_id))
         return ends
 
 
@@ -151,27 +154,43 @@ class _End(NamedTuple):
     row: Ended
     first: First
     owner_id: AccountId
-    run_seconds: float
+
+
+class _Job:
+    """A job while some of its slices are exchanged: who is paid for them, and what is left of its hold."""
+
+    __slots__ = ("_charges", "_count", "_end", "_found")
+
+    def __init__(self, end: _End, found: End) -> None:
+        self._end = end
+        self._found = found
+        self._count = 0
+        self._charges: dict[AccountId, list[Charge]] = {}
+
+    def add(self, end: _End) -> None:
+        self._count += 1
+        if end.row.charge is not None:
+            self._charges.setdefault(end.owner_id, []).append(end.row.charge)
 
     def settle(self, shard: int) -> list[Posting]:
-        """Pays the owner, and returns what is left: the job has ended with its only slice."""
-        grant, charge = self.row.grant, self.row.charge
+        """As the statement has counted it. Slices that had ended before need not be known: nothing is held for them."""
+        grant, open_count = self._end.row.grant, self._found.open_count
         job = JobCounts(
             id=grant.job_id,
             account_id=grant.account_id,
-            slice_count=1,
-            succeeded_count=1,
+            slice_count=open_count,
+            succeeded_count=self._count,
             failed_count=0,
             cancelled_count=0,
             started_at=None,
-            state=JobState.SUCCEEDED,
-            run_seconds_sum=self.run_seconds,
-            wall_seconds=self.first.wall_seconds,
-            held_remaining=self.row.held_microcredits,
-            reserve_microcredits=self.first.reserve_microcredits,
+            state=JobState.RUNNING if self._count < open_count else JobState.SUCCEEDED,
+            run_seconds_sum=0.0,
+            wall_seconds=self._end.first.wall_seconds,
+            held_remaining=self._found.held_microcredits,
+            reserve_microcredits=self._end.first.reserve_microcredits,
             charged_microcredits=0,
         )
-        _, postings = billing.settle_job(job, {self.owner_id: [charge]} if charge else {}, shard=shard)
+        _, postings = billing.settle_job(job, self._charges, shard=shard)
         return postings
 
 

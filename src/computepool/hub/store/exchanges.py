@@ -23,20 +23,26 @@ _q = load_queries("exchanges")
 
 
 class Ended(NamedTuple):
-    """The end of an attempt that was the first of a job of one slice, to be written."""
+    """The end of an attempt that was the first of its slice, to be written."""
 
     grant: Grant
     report_sha256: bytes
     report: ReportRow
     charge: Charge | None
-    # What its job has held until now.
+
+
+class End(NamedTuple):
+    """An end that was written: how long it had held its slot, and of its job what was open and held until then."""
+
+    held_seconds: float
+    open_count: int
     held_microcredits: int
 
 
 class Exchanged(NamedTuple):
-    """Which ends were written, with how long each had held its slot, and which leases."""
+    """Which ends were written, and which leases."""
 
-    held_seconds: dict[AttemptId, float]
+    ends: dict[AttemptId, End]
     granted: set[AttemptId]
 
 
@@ -51,26 +57,27 @@ async def exchange(
 ) -> Exchanged:
     """What is not in the answer was not as it was believed to be, and nothing of it is written."""
     charges = [e.charge for e in ends]
-    rows = [
-        (row["id"], row["held_seconds"])
-        async for row in _q.exchange(
-            conn,
-            ids=to_array([e.grant.id for e in ends]),
-            end_job_ids=to_array([e.grant.job_id for e in ends]),
-            end_node_ids=to_array([e.grant.node_id for e in ends]),
-            end_account_ids=to_array([e.grant.account_id for e in ends]),
-            held_credits=to_sparse_array([e.held_microcredits or None for e in ends]),
-            report_sha256s=to_bytes_array([e.report_sha256 for e in ends]),
-            **list_report_columns([e.report for e in ends]),
-            charged=to_sparse_array([c.total_microcredits if c else None for c in charges]),
-            fees=to_sparse_array([c.fee_microcredits if c else None for c in charges]),
-            lease_ids=to_array([g.id for g in grants]),
-            **list_grant_columns(grants),
-            lease_seconds=lease_seconds,
-            rate_card_version=rate_card_version,
-            **list_receipt_columns(receipts),
-        )
-    ]
-    return Exchanged(
-        {id: seconds for id, seconds in rows if seconds is not None}, {id for id, seconds in rows if seconds is None}
-    )
+    written: dict[AttemptId, End] = {}
+    granted: set[AttemptId] = set()
+    async for row in _q.exchange(
+        conn,
+        ids=to_array([e.grant.id for e in ends]),
+        end_job_ids=to_array([e.grant.job_id for e in ends]),
+        end_slice_indexes=to_array([e.grant.slice_index for e in ends]),
+        end_node_ids=to_array([e.grant.node_id for e in ends]),
+        report_sha256s=to_bytes_array([e.report_sha256 for e in ends]),
+        **list_report_columns([e.report for e in ends]),
+        charged=to_sparse_array([c.total_microcredits if c else None for c in charges]),
+        fees=to_sparse_array([c.fee_microcredits if c else None for c in charges]),
+        lease_ids=to_array([g.id for g in grants]),
+        **list_grant_columns(grants),
+        lease_seconds=lease_seconds,
+        rate_card_version=rate_card_version,
+        **list_receipt_columns(receipts),
+    ):
+        id, held_seconds, open_count, held_microcredits = row.values()
+        if held_seconds is None:
+            granted.add(id)
+        else:
+            written[id] = End(held_seconds, open_count, held_microcredits)
+    return Exchanged(written, granted)
