@@ -241,7 +241,8 @@ async def hold_less(spine: Spine, grant: Grant) -> None:
 async def fail_another(spine: Spine, grant: Grant) -> None:
     """So that its job ends with it, and does not succeed."""
     await spine.fetch(
-        "UPDATE attempts SET state = 'failed', cause = 'exit_code', finished_at = now() WHERE job_id = $1 AND id <> $2",
+        "UPDATE attempts SET state = 'failed', cause = 'exit_code', finished_at = now() "
+        "WHERE job_id = $1 AND id <> $2",
         grant.job_id,
         grant.id,
     )

@@ -2,8 +2,8 @@
 
 A hub that has itself leased the first attempt of a slice knows all that its end needs: nothing of it was saved or
 charged before, and nobody else is at work on it. So nothing is read and locked first; the statement that writes looks
-whether everything is still so, counts its job, and says what it held. What is not so, and whatever else ends, takes the
-ways of deliveries.py and transitions.py, which would come to the same here.
+whether everything is still so, counts its job, and says what it held. What is not so, and whatever else ends, takes
+the ways of deliveries.py and transitions.py, which would come to the same here.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class _Job:
             self._charges.setdefault(end.owner_id, []).append(end.row.charge)
 
     def settle(self, shard: int) -> list[Posting]:
-        """As the statement has counted it. Slices that had ended before need not be known: nothing is held for them."""
+        """As the statement has counted it. What had ended before need not be known: nothing is held for it."""
         grant, open_count = self._end.row.grant, self._found.open_count
         job = JobCounts(
             id=grant.job_id,
