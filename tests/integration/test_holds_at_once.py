@@ -153,7 +153,7 @@ async def test_what_was_topped_up_while_a_job_waited_can_be_held(spine, careful_
     submitter = await spine.sign_up(credits=150)
     await spine.submit(by=submitter, requirements=CEILING, wall_seconds=100)
     submission = spine.submission(submitter, requirements=CEILING, wall_seconds=100)
-    allowance = spine.submissions._allowances[submitter.account_id]
+    allowance = spine.submissions.allowances._known[submitter.account_id]
     allowance.usage = replace(allowance.usage, available=250 * CREDIT)
     async with spine.pool.acquire() as first, spine.pool.acquire() as watching:
         async with first.transaction():

@@ -158,7 +158,7 @@ async def test_an_account_that_is_frozen_after_it_has_submitted_is_refused_once_
     async with spine.pool.acquire() as conn, conn.transaction():
         await freezes.freeze(conn, submitter.account_id, why="charged back", top_up_id=entropy.new_id())
     [change] = await spine.fetch("SELECT subject_id FROM hub_changes WHERE kind = 'account'")
-    spine.submissions.forget_account(change["subject_id"])
+    spine.submissions.allowances.forget(change["subject_id"])
     with pytest.raises(AccountFrozen):
         await spine.submit(by=submitter, requirements=CEILING)
 

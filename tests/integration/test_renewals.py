@@ -17,10 +17,10 @@ import pytest
 from computepool import entropy
 from computepool.core.errors import AccountSuspended, LimitExceeded, Unauthenticated
 from computepool.core.ids import KeyId
+from computepool.hub.services import allowances as allowance_service
 from computepool.hub.services import callers as caller_service
-from computepool.hub.services import submissions as submission_service
+from computepool.hub.services.allowances import ALLOWANCE_SECONDS, NOTHING
 from computepool.hub.services.callers import KEY_PREFIX, MEMORY_SECONDS, AccountCaller, Callers, hash_secret
-from computepool.hub.services.submissions import ALLOWANCE_SECONDS
 from computepool.hub.store import accounts as account_store
 from computepool.hub.store import artifacts as artifact_store
 from computepool.hub.store import jobs as job_store
@@ -456,9 +456,9 @@ def usage_looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
 
 async def end_renewal(spine: Spine) -> None:
     """Raises what it has raised."""
-    assert spine.submissions._renewal is not None
+    assert spine.submissions.allowances._renewal is not None
     async with asyncio.timeout(20):
-        await spine.submissions._renewal
+        await spine.submissions.allowances._renewal
 
 
 async def count_slices(spine: Spine, by: AccountCaller) -> int:
@@ -490,13 +490,13 @@ async def test_an_ageing_allowance_is_read_again_while_no_submit_waits(spine, cl
     usage_looks.may_answer.set()
     await end_renewal(spine)
     # Longer than the first look was good for.
-    clock.at += ALLOWANCE_SECONDS - submission_service.RENEWAL_SECONDS - AGEING
+    clock.at += ALLOWANCE_SECONDS - allowance_service.RENEWAL_SECONDS - AGEING
     await spine.submit(by=caller)
     assert (usage_looks.count, usage_looks.own_count) == (2, 1)
 
 
 async def test_control_without_renewals_a_submit_waits_for_a_look(spine, clock, usage_looks, monkeypatch):
-    monkeypatch.setattr(submission_service, "RENEWAL_SECONDS", 0.0)
+    monkeypatch.setattr(allowance_service, "RENEWAL_SECONDS", 0.0)
     caller = await spine.sign_up()
     await spine.submit(by=caller)
     clock.at += ALLOWANCE_SECONDS - AGEING
@@ -509,9 +509,9 @@ async def test_control_without_renewals_a_submit_waits_for_a_look(spine, clock, 
 async def test_a_young_allowance_is_not_read_again(spine, clock, usage_looks):
     caller = await spine.sign_up()
     await spine.submit(by=caller)
-    clock.at += ALLOWANCE_SECONDS - submission_service.RENEWAL_SECONDS - AGEING
+    clock.at += ALLOWANCE_SECONDS - allowance_service.RENEWAL_SECONDS - AGEING
     await spine.submit(by=caller)
-    assert spine.submissions._renewal is None
+    assert spine.submissions.allowances._renewal is None
     assert usage_looks.count == 1
 
 
@@ -520,10 +520,10 @@ async def test_of_a_batch_those_are_read_again_that_are_ageing(spine, clock, usa
     await spine.submit(by=old)
     clock.at += ALLOWANCE_SECONDS - AGEING
     await spine.submit(by=young)
-    first = spine.submissions._allowances[young.account_id]
+    first = spine.submissions.allowances._known[young.account_id]
     await spine.submit_all(spine.submission(young), spine.submission(old))
     await end_renewal(spine)
-    assert spine.submissions._allowances[young.account_id] is first
+    assert spine.submissions.allowances._known[young.account_id] is first
     clock.at += 2 * AGEING
     await spine.submit_all(spine.submission(young), spine.submission(old))
     assert (usage_looks.count, usage_looks.own_count) == (3, 2)
@@ -553,12 +553,12 @@ async def submit_while_it_is_read(spine: Spine, clock: Clock, looks: Looks, *, b
 
 @pytest.fixture
 def forgetting_what_was_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    really = submission_service._Allowance
+    really = allowance_service._Allowance
 
-    def forget(usage, good_until, *, taken=0, spent=0, fresh=False):
+    def forget(usage, good_until, taken=NOTHING, *, fresh=False):
         return really(usage, good_until, fresh=fresh)
 
-    monkeypatch.setattr(submission_service, "_Allowance", forget)
+    monkeypatch.setattr(allowance_service, "_Allowance", forget)
 
 
 async def test_what_is_let_in_after_the_read_is_counted(spine, clock, usage_looks):
@@ -577,9 +577,9 @@ async def test_control_a_renewal_that_forgets_what_was_let_in_meanwhile_passes_t
 
 async def test_what_is_counted_twice_refuses_nobody(spine, clock, usage_looks):
     caller = await submit_while_it_is_read(spine, clock, usage_looks, before_reading=True)
-    allowance = spine.submissions._allowances[caller.account_id]
+    allowance = spine.submissions.allowances._known[caller.account_id]
     assert allowance.usage.open_slices == 4
-    assert allowance.usage.open_slices + allowance.taken > LIMIT
+    assert allowance.usage.open_slices + allowance.taken.slice_count > LIMIT
     assert usage_looks.own_count == 1
     await spine.submit(by=caller)
     # It stood before the limit, and was judged by a look of its own.
@@ -588,12 +588,12 @@ async def test_what_is_counted_twice_refuses_nobody(spine, clock, usage_looks):
 
 
 async def test_control_a_refusal_by_what_is_remembered_hits_the_innocent(spine, clock, usage_looks, monkeypatch):
-    really = submission_service._Allowance
+    really = allowance_service._Allowance
 
-    def trust(usage, good_until, *, taken=0, spent=0, fresh=False):
-        return really(usage, good_until, taken=taken, spent=spent, fresh=True)
+    def trust(usage, good_until, taken=NOTHING, *, fresh=False):
+        return really(usage, good_until, taken, fresh=True)
 
-    monkeypatch.setattr(submission_service, "_Allowance", trust)
+    monkeypatch.setattr(allowance_service, "_Allowance", trust)
     caller = await submit_while_it_is_read(spine, clock, usage_looks, before_reading=True)
     assert await fill_up(spine, caller) == LIMIT - 1
 
@@ -634,7 +634,7 @@ async def test_control_a_renewal_that_brings_back_what_was_forgotten_passes_the_
         def get(self, key, default=None):
             return super().get(key) or self.forgotten[key]
 
-    spine.submissions._allowances = Undying()
+    spine.submissions.allowances._known = Undying()
     caller = await lower_limit_while_it_is_read(spine, clock, usage_looks)
     await spine.submit(by=caller)
     assert await count_slices(spine, caller) == 3
@@ -649,7 +649,7 @@ async def lower_limit_while_it_is_read(spine: Spine, clock: Clock, looks: Looks)
     await spine.submit(by=caller)
     await looks.wait_until_read(2)
     await spine.fetch("UPDATE accounts SET queued_slices_max = 2 WHERE id = $1", caller.account_id)
-    spine.submissions.forget_account(caller.account_id)
+    spine.submissions.allowances.forget(caller.account_id)
     looks.may_answer.set()
     await end_renewal(spine)
     return caller
@@ -666,9 +666,9 @@ async def test_an_account_that_is_forgotten_before_its_renewal_begins_does_it_no
 
     def hear_of_change(*args: object) -> None:
         if all_of_them:
-            spine.submissions.forget_accounts()
+            spine.submissions.allowances.forget_all()
         else:
-            spine.submissions.forget_account(caller.account_id)
+            spine.submissions.allowances.forget(caller.account_id)
 
     with monkeypatch.context() as change:
         # Asked after the account was judged, and before the submit waits for anything.
@@ -693,9 +693,9 @@ async def test_an_account_that_is_forgotten_while_its_files_are_looked_for_can_s
     async def hear_of_change(*args: Any) -> Any:
         found = await really(*args)
         if all_of_them:
-            spine.submissions.forget_accounts()
+            spine.submissions.allowances.forget_all()
         else:
-            spine.submissions.forget_account(caller.account_id)
+            spine.submissions.allowances.forget(caller.account_id)
         return found
 
     monkeypatch.setattr(artifact_store, "list_present", hear_of_change)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
+from computepool import clock
 from computepool.core.errors import (
     ComputePoolError,
     Forbidden,
@@ -26,9 +27,11 @@ from computepool.hub.http.errors import STATUS
 from computepool.hub.http.jobs import to_job
 from computepool.hub.services import jobs as job_service
 from computepool.hub.services import submissions as submission_service
+from computepool.hub.services.allowances import ALLOWANCE_SECONDS
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.keyring import JOB_TOKEN_TYPE
 from computepool.hub.services.submissions import SHAPES_PER_ACCOUNT_MAX
+from computepool.hub.store import accounts as account_store
 from computepool.hub.store import artifacts as artifact_store
 from computepool.hub.store.jobs import Job
 from computepool.wire.attempts import CompleteAnswer
@@ -319,20 +322,20 @@ async def test_what_other_hubs_have_let_in_is_counted_when_the_memory_is_old(spi
     caller = await spine.sign_up(queued_slices_max=3)
     await spine.submit(by=caller)
     await spine.open_second_hub().submit(by=caller, slice_count=2)
-    monkeypatch.setattr(submission_service.clock, "seconds", lambda: submission_service.ALLOWANCE_SECONDS + 1e9)
+    monkeypatch.setattr(clock, "seconds", lambda: ALLOWANCE_SECONDS + 1e9)
     with pytest.raises(LimitExceeded, match="3 unfinished slices"):
         await spine.submit(by=caller)
 
 
 async def test_within_the_limit_an_accounts_use_is_not_read_for_every_submit(spine, monkeypatch):
     caller, looks = await spine.sign_up(), []
-    really = submission_service.account_store.list_usage
+    really = account_store.list_usage
 
     async def look(conn, ids):
         looks.append(ids)
         return await really(conn, ids)
 
-    monkeypatch.setattr(submission_service.account_store, "list_usage", look)
+    monkeypatch.setattr(account_store, "list_usage", look)
     for _ in range(5):
         await spine.submit(by=caller)
     assert len(looks) == 1

@@ -102,7 +102,7 @@ class Hub:
         """What owners and the operator have changed, at whichever hub; None: nobody knows what."""
         if changes is None:
             self.callers.forget_all()
-            self.submissions.forget_accounts()
+            self.submissions.allowances.forget_all()
             self.registry.forget_all_soon()
             self.live.check_soon(None)
         for change in changes or ():
@@ -112,7 +112,7 @@ class Hub:
                 self.callers.forget_node(change.subject_id)
             elif change.kind is ChangeKind.ACCOUNT:
                 self.callers.forget_account(change.subject_id)
-                self.submissions.forget_account(change.subject_id)
+                self.submissions.allowances.forget(change.subject_id)
                 self.live.check_soon(AccountId(change.subject_id))
         self.callers.note_heard()
 

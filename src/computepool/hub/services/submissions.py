@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
-from uuid import UUID
 
 import msgspec
 
@@ -32,34 +29,29 @@ from computepool.core.jobs.spec import (
 )
 from computepool.core.jobs.state import JobState
 from computepool.core.ledger import verbs
-from computepool.core.ledger.accounts import submitter_held
 from computepool.core.ledger.amount import AMOUNT_MAX
 from computepool.core.ledger.charging import PriceMode
-from computepool.core.ledger.refusal import InsufficientCredits, Refusal
+from computepool.core.ledger.refusal import Refusal
 from computepool.core.ledger.transfer import Posting
-from computepool.core.payments.errors import AccountFrozen
 from computepool.core.placement.price import SlicePrice, format_credits
 from computepool.core.placement.rounds import Head, Run, Wish, queue_order
 from computepool.core.placement.scorers import Candidate
 from computepool.core.placement.shape import Shape, to_shape
 from computepool.core.placement.weights import Split
+from computepool.hub.services.allowances import NOTHING, Allowances, Ask, to_credit_refusal
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.job_specs import to_spec
 from computepool.hub.services.leases import GRANTS_MAX, Leases, Order, size_order
 from computepool.hub.services.prices import PriceBook
-from computepool.hub.store import accounts as account_store
 from computepool.hub.store import artifacts as artifact_store
 from computepool.hub.store import job_secrets as secret_store
 from computepool.hub.store import jobs as job_store
 from computepool.hub.store import ledger
 from computepool.hub.store import shapes as shape_store
-from computepool.hub.store.accounts import Usage
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Connection, Pool
 from computepool.hub.store.jobs import IdempotencyRow, Inserted, Job, NewJob
 from computepool.wire import jobs as wire
-
-log = logging.getLogger("computepool.submissions")
 
 IDEMPOTENCY_KEY_LENGTH_MAX = 200
 # Kinds of slots that one account may have work waiting for at once. Each is a run of the queue to look at.
@@ -67,11 +59,6 @@ SHAPES_PER_ACCOUNT_MAX = 64
 # Slices of one job that dispatch is told of one by one; it looks for the others when it gets there.
 HEADS_TOLD_MAX = 64
 SHAPES_REMEMBERED_MAX = 10_000
-# An account's use of its limits is read again after this long, and before anybody is refused by it.
-ALLOWANCE_SECONDS = 5.0
-# One that is used when it has so long left is read again meanwhile, so that nobody waits for that.
-RENEWAL_SECONDS = 0.5
-ALLOWANCES_REMEMBERED_MAX = 50_000
 
 
 class Submission(NamedTuple):
@@ -164,7 +151,7 @@ def check_submission(
 
 
 class Submissions:
-    """Remembers shapes, which never change, and what accounts use of their limits, for a moment."""
+    """Remembers shapes, which never change."""
 
     def __init__(self, pool: Pool, leases: Leases, split: Split, *, lease_seconds: float) -> None:
         self._pool = pool
@@ -172,8 +159,7 @@ class Submissions:
         self._split = split
         self._lease_seconds = lease_seconds
         self._shape_ids: dict[Shape, ShapeId] = {}
-        self._allowances: dict[AccountId, _Allowance] = {}
-        self._renewal: asyncio.Task[None] | None = None
+        self.allowances = Allowances(pool)
 
     async def submit(self, submissions: Sequence[Submission], placing: Placing) -> Submitted:
         """Many submits in one transaction, judged in the order of their arrival."""
@@ -230,7 +216,7 @@ class Submissions:
                 return await self._insert(conn, list(fresh.values()), newborn.grants)
             except _Unpaid as unpaid:
                 for i in [i for i, job in fresh.items() if job.id in unpaid.job_ids]:
-                    answers[i] = _to_credit_refusal(fresh.pop(i).hold_microcredits)
+                    answers[i] = to_credit_refusal(fresh.pop(i).hold_microcredits)
                 newborn.give_back_jobs(unpaid.job_ids)
 
     async def _insert(self, conn: Connection, jobs: Sequence[NewJob], grants: Sequence[Grant]) -> Inserted:
@@ -269,13 +255,6 @@ class Submissions:
             holds=holds,
         )
 
-    def forget_account(self, account_id: UUID) -> None:
-        """It was frozen, or freed, or has got other limits: it is asked for anew."""
-        self._allowances.pop(AccountId(account_id), None)
-
-    def forget_accounts(self) -> None:
-        self._allowances.clear()
-
     # What is looked up before
 
     async def _load_shapes(self, conn: Connection, shapes: Set[Shape]) -> None:
@@ -289,23 +268,22 @@ class Submissions:
     async def _list_refusals(
         self, conn: Connection, submissions: Sequence[Submission], placing: Placing
     ) -> dict[int, ComputePoolError]:
-        await self._load_allowances(conn, {s.account_id for s in submissions})
+        await self.allowances.load(conn, {s.account_id for s in submissions})
         present = await _list_present(conn, submissions)
         refusals: dict[int, ComputePoolError] = {}
-        # Slices, and what they hold.
-        let_in: dict[AccountId, tuple[int, int]] = {}
+        let_in: dict[AccountId, Ask] = {}
         for i, submission in enumerate(submissions):
-            account_id = submission.account_id
+            account_id, before = submission.account_id, let_in.get(submission.account_id, NOTHING)
+            ask = Ask(submission.spec.slice_count, submission.hold_microcredits)
             refusal = (
                 _find_missing(submission, present)
                 or self._find_shape_refusal(submission, placing)
-                or await self._find_over_limit(conn, submission, in_batch=let_in.get(account_id, (0, 0)))
+                or await self.allowances.let_in(conn, account_id, ask, in_batch=before)
             )
             if refusal is not None:
                 refusals[i] = refusal
             else:
-                slices, credits = let_in.get(account_id, (0, 0))
-                let_in[account_id] = (slices + submission.spec.slice_count, credits + submission.hold_microcredits)
+                let_in[account_id] = before.add(ask)
         return refusals
 
     def _find_shape_refusal(self, submission: Submission, placing: Placing) -> LimitExceeded | None:
@@ -317,70 +295,6 @@ class Submissions:
             "requirements in more of your jobs, or wait until some have started.",
             retry_after_seconds=30,
         )
-
-    async def _load_allowances(self, conn: Connection, account_ids: Set[AccountId]) -> None:
-        now = clock.seconds()
-        old = {id for id in account_ids if id not in self._allowances or self._allowances[id].good_until < now}
-        if not old:
-            soon = now + RENEWAL_SECONDS
-            ageing = {id: each for id in account_ids if (each := self._allowances[id]).good_until < soon}
-            if ageing and (self._renewal is None or self._renewal.done()):
-                # As of now: what is let in from here on, by this very submit, may be written after it was read.
-                counted = {id: (each.taken, each.spent) for id, each in ageing.items()}
-                self._renewal = asyncio.create_task(self._renew_allowances(ageing, counted))
-            return
-        if len(self._allowances) + len(old) > ALLOWANCES_REMEMBERED_MAX:
-            self._allowances.clear()
-            old = set(account_ids)
-        found = await account_store.list_usage(conn, old)
-        for account_id, usage in found.items():
-            self._allowances[account_id] = _Allowance(usage, now + ALLOWANCE_SECONDS)
-        # Once in an account's life: its first job is then written like all others, at once.
-        new = [submitter_held(usage.id) for usage in found.values() if usage.available and not usage.has_held]
-        if new:
-            await ledger.open_accounts(conn, new)
-
-    async def _renew_allowances(
-        self, before: Mapping[AccountId, _Allowance], counted: Mapping[AccountId, tuple[int, int]]
-    ) -> None:
-        started = clock.seconds()
-        try:
-            async with self._pool.acquire() as conn:
-                found = await account_store.list_usage(conn, before.keys())
-        except Exception as error:
-            # Whoever comes next reads it, and is told what is wrong.
-            log.warning("allowances_not_renewed error=%r", error)
-            return
-        for account_id, usage in found.items():
-            allowance = self._allowances.get(account_id)
-            if allowance is before[account_id]:
-                # What was let in meanwhile may be in it or not: it counts twice rather than not at all.
-                taken, spent = counted[account_id]
-                self._allowances[account_id] = _Allowance(
-                    usage,
-                    started + ALLOWANCE_SECONDS,
-                    taken=allowance.taken - taken,
-                    spent=allowance.spent - spent,
-                )
-
-    async def _find_over_limit(
-        self, conn: Connection, submission: Submission, *, in_batch: tuple[int, int]
-    ) -> ComputePoolError | None:
-        """Counts the job in when there is room. Nobody is refused by what was remembered."""
-        account_id, slice_count = submission.account_id, submission.spec.slice_count
-        # It may have been forgotten since it was loaded.
-        allowance = self._allowances.get(account_id)
-        if allowance is None or (allowance.find_refusal(submission) is not None and not allowance.fresh):
-            [usage] = (await account_store.list_usage(conn, {account_id})).values()
-            # What was let in before this batch is in the database, but for what another lane or hub is writing: the
-            # limit is soft by that much. What this batch lets in is not there yet.
-            allowance = _Allowance(usage, 0.0, taken=in_batch[0], spent=in_batch[1], fresh=True)
-            self._allowances[account_id] = allowance
-        refusal = allowance.find_refusal(submission)
-        if refusal is None:
-            allowance.taken += slice_count
-            allowance.spent += submission.hold_microcredits
-        return refusal
 
     # What is written
 
@@ -502,41 +416,6 @@ class _Newborn:
                 self._placing.give_slot(candidate)
 
 
-@dataclass(slots=True)
-class _Allowance:
-    """What an account may still submit, as of its last look, and what this hub has let in since."""
-
-    usage: Usage
-    good_until: float
-    taken: int = 0
-    spent: int = 0
-    # Read for this very question.
-    fresh: bool = False
-
-    def find_refusal(self, submission: Submission) -> ComputePoolError | None:
-        slice_count, hold = submission.spec.slice_count, submission.hold_microcredits
-        usage, open_count = self.usage, self.usage.open_slices + self.taken
-        if usage.frozen and hold:
-            return AccountFrozen(
-                "This account is frozen: a payment was taken back after it was spent. Ask the operator."
-            )
-        if hold > usage.available - self.spent:
-            return _to_credit_refusal(hold, available=usage.available - self.spent)
-        if open_count + slice_count > usage.queued_slices_max:
-            return LimitExceeded(
-                f"You have {open_count:,} unfinished slices; with {slice_count:,} more you would pass your limit of "
-                f"{usage.queued_slices_max:,}. Wait for some to finish, cancel some, or ask the operator for more.",
-                retry_after_seconds=30,
-            )
-        if usage.stored_bytes > usage.stored_bytes_max:
-            return LimitExceeded(
-                f"Your files take {usage.stored_bytes / 1e9:.1f} GB of the {usage.stored_bytes_max / 1e9:.1f} GB "
-                "that you may store. Ask the operator for more.",
-                retry_after_seconds=300,
-            )
-        return None
-
-
 class _Unpaid(Exception):
     """Some jobs of a batch are not covered by their accounts."""
 
@@ -557,15 +436,6 @@ def _to_hold(job: NewJob) -> Posting:
     hold = verbs.hold(job_id=job.id, submitter_id=job.account_id, amount=job.hold_microcredits)
     assert isinstance(hold, Posting)
     return hold
-
-
-def _to_credit_refusal(hold: int, *, available: int | None = None) -> InsufficientCredits:
-    have = "" if available is None else f" You have {format_credits(max(0, available))}."
-    return InsufficientCredits(
-        f"This job may cost up to {format_credits(hold)} credits, which are set aside until it ends.{have} "
-        "Top up, or set a lower ceiling (--max-price, --max-price-per-slice), a shorter wall limit or fewer slices.",
-        hold_microcredits=hold,
-    )
 
 
 async def _answer_used_keys(
