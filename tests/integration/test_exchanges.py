@@ -29,7 +29,7 @@ from computepool.hub.store.queries import SQL_DIR, _Adapter
 from computepool.wire.attempts import CompleteRequest, Usage
 from computepool.wire.jobs import OutputFile, Requirements
 from tests.integration.test_deliveries import tell
-from tests.support.postgres import TestServer, through_pooler
+from tests.support.postgres import TestServer, through_pooler, wait_for
 from tests.support.spine import EnrolledNode, Spine, expect_the_usual, open_spine
 
 HOUR = 3_600_000_000
@@ -307,18 +307,20 @@ GUARDS = {
 }
 
 
-def plant(monkeypatch: pytest.MonkeyPatch, right: str, wrong: str) -> None:
+def plant(monkeypatch: pytest.MonkeyPatch, *faults: tuple[str, str]) -> None:
     text = (SQL_DIR / "exchanges.sql").read_text()
-    assert text.count(right) == 1
+    for right, wrong in faults:
+        assert text.count(right) == 1
+        text = text.replace(right, wrong)
     adapter: Any = _Adapter
-    planted = aiosql.from_str(text.replace(right, wrong), adapter, mandatory_parameters=False)
+    planted = aiosql.from_str(text, adapter, mandatory_parameters=False)
     monkeypatch.setattr(store, "_q", planted)
 
 
 @pytest.mark.parametrize("name", GUARDS)
 async def test_control_without_its_guard_each_of_these_would_be_written(spine, name, monkeypatch):
     change: Callable[..., Any] = next(each for each in CHANGES if each.__name__ == name)
-    plant(monkeypatch, GUARDS[name], "")
+    plant(monkeypatch, (GUARDS[name], ""))
     node, [grant, _] = await start(spine, slices=2)
     await change(spine, grant)
     before = await list_rows(spine, grant)
@@ -344,39 +346,82 @@ async def test_the_same_result_at_two_hubs_at_once_counts_once(spine):
 
 # Several at work on one job
 
-SLICES, BATCH = 40, 5
+JOBS, SLICES, BATCHES = 3, 16, 8
 
 
 async def deliver_at_once(spine: Spine) -> None:
-    """Every batch meets a row of the job that others have changed since it began."""
-    node, grants = await start(spine, slices=SLICES)
+    """Every batch has slices of all jobs, and meets rows of jobs that others have changed since it began."""
+    node, grants = await start(spine, jobs=JOBS, slices=SLICES)
     exchanges = remember(spine, grants)
-    batches = [grants[first : first + BATCH] for first in range(0, SLICES, BATCH)]
     await asyncio.gather(
         *[
-            exchange(spine, exchanges, *[(node, spine.completion(node, grant, **RAN)) for grant in batch])
-            for batch in batches
+            exchange(spine, exchanges, *[(node, spine.completion(node, g, **RAN)) for g in grants[i::BATCHES]])
+            for i in range(BATCHES)
         ]
     )
-    # The job's row was never locked for so long that somebody was left out.
+    # Nobody was left out: rows of jobs are waited for.
     assert await spine.fetch("SELECT id FROM attempts WHERE state <> 'succeeded'") == []
-    job = dict((await spine.fetch("SELECT * FROM jobs"))[0])
-    assert (job["state"], job["succeeded_count"], job["held_remaining"]) == ("succeeded", SLICES, 0)
-    assert job["charged_microcredits"] == await spine.fetch_value("SELECT sum(charged_microcredits) FROM attempts")
+    for job in await spine.fetch("SELECT * FROM jobs"):
+        assert (job["state"], job["succeeded_count"], job["held_remaining"]) == ("succeeded", SLICES, 0)
+        charged = await spine.fetch_value(
+            "SELECT sum(charged_microcredits)::bigint FROM attempts WHERE job_id = $1", job["id"]
+        )
+        assert job["charged_microcredits"] == charged
     async with spine.pool.acquire() as conn:
         assert await ledger.list_drifts(conn) == []
 
 
-async def test_results_of_one_job_that_are_written_at_once_are_all_counted(spine):
+async def test_results_of_the_same_jobs_that_are_written_at_once_are_all_counted(spine):
     await deliver_at_once(spine)
 
 
 async def test_control_what_is_added_to_the_row_as_it_was_is_noticed(spine, monkeypatch):
     """The planted fault: the job is counted from the row that the update finds first."""
     right = "succeeded_count = coalesce(m.succeeded_count, jobs.succeeded_count)"
-    plant(monkeypatch, right, f"succeeded_count = jobs.succeeded_count + {BATCH}")
+    plant(monkeypatch, (right, f"succeeded_count = jobs.succeeded_count + {SLICES // BATCHES}"))
     with pytest.raises(asyncpg.CheckViolationError):
         await deliver_at_once(spine)
+
+
+async def test_control_a_list_that_is_made_anew_after_a_wait_is_noticed(dsn, monkeypatch):
+    """The planted fault: for a row that others have changed the list is made again, when its attempts have ended."""
+    plant(monkeypatch, ("moved_jobs AS MATERIALIZED (", "moved_jobs AS NOT MATERIALIZED ("))
+    with pytest.raises(AssertionError):
+        async with open_spine(dsn) as spine:
+            await deliver_at_once(set_spots(spine))
+
+
+# Holds the statement up after it has begun, and before it has locked anything.
+WAITING = ("FROM ends e JOIN slices s", "FROM ends e CROSS JOIN (SELECT pg_advisory_xact_lock(7)) AS w JOIN slices s")
+
+
+async def exchange_while_beats_are_written(spine: Spine) -> set[str]:
+    """The nodes say that they run these, after the statement has begun: the states that the slices come to."""
+    node, grants = await start(spine, jobs=2, slices=4)
+    async with spine.pool.acquire() as conn:
+        await conn.execute("SELECT pg_advisory_lock(7)")
+        task = asyncio.create_task(
+            exchange(spine, remember(spine, grants), *[(node, spine.completion(node, g, **RAN)) for g in grants])
+        )
+        waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        await wait_for(lambda: conn.fetchval(waits), seconds=20, what="the statement that waits")
+        await spine.fetch("UPDATE slices SET state = 'running'")
+        await conn.execute("SELECT pg_advisory_unlock(7)")
+        exchanged = await task
+    assert len(exchanged.outcomes) == len(grants)
+    return {row["state"] for row in await spine.fetch("SELECT state::text FROM slices")}
+
+
+async def test_slices_that_were_moved_after_the_statement_began_are_ended(spine, monkeypatch):
+    plant(monkeypatch, WAITING)
+    assert await exchange_while_beats_are_written(spine) == {"succeeded"}
+
+
+async def test_control_slices_whose_list_is_made_anew_are_left_behind(dsn, monkeypatch):
+    plant(monkeypatch, WAITING, ("moved_slices AS MATERIALIZED (", "moved_slices AS NOT MATERIALIZED ("))
+    with pytest.raises(AssertionError):
+        async with open_spine(dsn) as spine:
+            assert await exchange_while_beats_are_written(set_spots(spine)) == {"succeeded"}
 
 
 async def exchange_beside_a_lock(spine: Spine) -> Exchanged:
@@ -398,7 +443,7 @@ async def test_a_slice_that_somebody_has_locked_is_left_out_and_not_waited_for(s
 
 
 async def test_control_whoever_waited_could_be_waited_for(spine, monkeypatch):
-    plant(monkeypatch, "FOR NO KEY UPDATE OF s, a SKIP LOCKED", "FOR NO KEY UPDATE OF s, a")
+    plant(monkeypatch, ("FOR NO KEY UPDATE OF s, a SKIP LOCKED", "FOR NO KEY UPDATE OF s, a"))
     with pytest.raises(TimeoutError):
         await exchange_beside_a_lock(spine)
 

@@ -14,6 +14,7 @@ import pytest
 from computepool.core.ids import AccountId
 from computepool.core.ledger.accounts import submitter_available
 from computepool.hub.services import submissions as submission_service
+from computepool.hub.store import accounts as account_store
 from computepool.hub.store import jobs as job_store
 from computepool.hub.store import ledger
 from computepool.hub.store.jobs import Job
@@ -122,12 +123,12 @@ async def test_the_first_job_of_an_account_is_written_at_once_like_all_others(sp
 async def test_an_account_that_was_not_opened_after_all_is_opened_then(spine, careful_calls, monkeypatch):
     """Whatever the hub believes: a transfer without both its accounts is none."""
     submitter = await spine.sign_up(credits=1_000)
-    really = submission_service.account_store.list_usage
+    really = account_store.list_usage
 
     async def believe(conn: Any, ids: Any) -> Any:
         return {id: replace(usage, has_held=True) for id, usage in (await really(conn, ids)).items()}
 
-    monkeypatch.setattr(submission_service.account_store, "list_usage", believe)
+    monkeypatch.setattr(account_store, "list_usage", believe)
     await spine.submit(by=submitter, requirements=CEILING, wall_seconds=100)
     assert careful_calls == [1]
     assert await available(spine, submitter.account_id) == 900 * CREDIT

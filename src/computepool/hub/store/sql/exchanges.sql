@@ -13,6 +13,8 @@
 -- queued; rows of jobs that start are locked in order, after the others. FULL JOIN means the same as JOIN here, and
 -- cannot be done by loops. What a job has come to is reckoned from the row that was locked: an update looks first at the
 -- row as it was when the statement began, and if others have changed it since, the table's checks would see a mixture.
+-- What moves slices and jobs stands in lists of their own: for a row that others have changed, a UNION ALL within the
+-- update would be made again, when the attempts have ended, and come to nothing; the row would silently stay behind.
 WITH ends AS (
     SELECT * FROM unnest(:ids::text::uuid[], :end_job_ids::text::uuid[], :end_slice_indexes::text::integer[],
                          :end_node_ids::text::uuid[], :report_sha256s::text::bytea[], :exit_codes::text::integer[],
@@ -30,16 +32,17 @@ held AS MATERIALIZED (
        AND a.finished_at IS NULL AND a.checkpoint_seconds IS NULL AND a.saved_seconds = 0
        AND a.leased_at + e.run_seconds * interval '1 second' <= clock_timestamp()
      ORDER BY s.job_id, s.slice_index FOR NO KEY UPDATE OF s, a SKIP LOCKED),
+together AS MATERIALIZED (
+    SELECT job_id, count(*)::integer AS ended_count, sum(run_seconds) AS run_seconds,
+           coalesce(sum(charged), 0)::bigint AS charged,
+           string_agg(format('[%s, %s]', slice_index, slice_index), ', ') AS told
+      FROM held GROUP BY job_id),
 counted AS MATERIALIZED (
     SELECT j.id, j.account_id, j.state, j.verify, j.succeeded_count + t.ended_count AS succeeded_count,
            j.slice_count - j.succeeded_count - j.failed_count - j.cancelled_count AS open_count,
            j.failed_count + j.cancelled_count AS spoilt_count, j.run_seconds_sum + t.run_seconds AS run_seconds_sum,
            j.held_remaining, j.reserve_microcredits, j.charged_microcredits + t.charged AS charged_microcredits, t.*
-      FROM (SELECT job_id, count(*)::integer AS ended_count, sum(run_seconds) AS run_seconds,
-                   coalesce(sum(charged), 0)::bigint AS charged,
-                   string_agg(format('[%s, %s]', slice_index, slice_index), ', ') AS told
-              FROM held GROUP BY job_id) AS t
-      JOIN jobs j ON j.id = t.job_id ORDER BY j.id FOR NO KEY UPDATE OF j),
+      FROM together t JOIN jobs j ON j.id = t.job_id ORDER BY j.id FOR NO KEY UPDATE OF j),
 judged AS MATERIALIZED (
     SELECT *, open_count - ended_count AS left_count, clock_timestamp() AS now,
            state = 'running' AND verify IS NULL
@@ -86,29 +89,31 @@ granted AS (
      WHERE (SELECT count(*) FROM ended) >= 0
      ORDER BY p.node_id, p.slot
     ON CONFLICT DO NOTHING RETURNING id, job_id, slice_index, number),
+moved_slices AS MATERIALIZED (
+    SELECT job_id, slice_index, 'succeeded'::slice_state AS state, 1 AS number, id AS accepted_id, now AS finished_at
+      FROM taken
+    UNION ALL
+    SELECT job_id, slice_index, 'leased'::slice_state, number, NULL, NULL FROM granted),
 slices_moved AS (
     UPDATE slices SET state = m.state, attempt_count = m.number, accepted_attempt_id = m.accepted_id,
            finished_at = m.finished_at
-      FROM (SELECT job_id, slice_index, 'succeeded'::slice_state AS state, 1 AS number, id AS accepted_id,
-                   now AS finished_at FROM taken
-            UNION ALL
-            SELECT job_id, slice_index, 'leased'::slice_state, number, NULL, NULL FROM granted) AS m
-     WHERE slices.job_id = m.job_id AND slices.slice_index = m.slice_index),
+      FROM moved_slices m WHERE slices.job_id = m.job_id AND slices.slice_index = m.slice_index),
 starting AS MATERIALIZED (
     SELECT id FROM jobs WHERE id IN (SELECT job_id FROM granted) AND state = 'queued' ORDER BY id FOR UPDATE),
+moved_jobs AS MATERIALIZED (
+    SELECT id, CASE WHEN left_count > 0 THEN 'running'::job_state ELSE 'succeeded' END AS state,
+           CASE WHEN left_count = 0 THEN now END AS finished_at, succeeded_count, run_seconds_sum,
+           CASE WHEN left_count > 0 THEN held_remaining - charged ELSE 0 END AS held_remaining, charged_microcredits
+      FROM judged WHERE passes
+    UNION ALL
+    SELECT id, 'running'::job_state, NULL, NULL, NULL, NULL, NULL FROM starting),
 jobs_moved AS (
     UPDATE jobs SET state = m.state, started_at = coalesce(jobs.started_at, clock_timestamp()),
            finished_at = m.finished_at, succeeded_count = coalesce(m.succeeded_count, jobs.succeeded_count),
            run_seconds_sum = coalesce(m.run_seconds_sum, jobs.run_seconds_sum),
            held_remaining = coalesce(m.held_remaining, jobs.held_remaining),
            charged_microcredits = coalesce(m.charged_microcredits, jobs.charged_microcredits)
-      FROM (SELECT id, CASE WHEN left_count > 0 THEN 'running'::job_state ELSE 'succeeded' END AS state,
-                   CASE WHEN left_count = 0 THEN now END AS finished_at, succeeded_count, run_seconds_sum,
-                   CASE WHEN left_count > 0 THEN held_remaining - charged ELSE 0 END AS held_remaining,
-                   charged_microcredits FROM judged WHERE passes
-            UNION ALL
-            SELECT id, 'running'::job_state, NULL, NULL, NULL, NULL, NULL FROM starting) AS m
-     WHERE jobs.id = m.id),
+      FROM moved_jobs m WHERE jobs.id = m.id),
 receipts_kept AS (
     INSERT INTO receipts (id, node_id, token)
     SELECT r.id, r.node_id, r.token
