@@ -44,6 +44,14 @@ async def other_dsn(postgres: TestServer) -> AsyncIterator[str]:
     await postgres.drop_database(dsn)
 
 
+@pytest.fixture
+async def direct_dsn(postgres: TestServer) -> AsyncIterator[str]:
+    """Never through a pooler."""
+    dsn = await postgres.create_database()
+    yield dsn
+    await postgres.drop_database(dsn)
+
+
 def set_spots(spine: Spine) -> Spine:
     spine.leases.prices.spots = {Bucket("cpu", region): 10 * HOUR for region in ("default", "in")}
     return spine
@@ -383,45 +391,40 @@ async def test_control_what_is_added_to_the_row_as_it_was_is_noticed(spine, monk
         await deliver_at_once(spine)
 
 
-async def test_control_a_list_that_is_made_anew_after_a_wait_is_noticed(dsn, monkeypatch):
-    """The planted fault: for a row that others have changed the list is made again, when its attempts have ended."""
-    plant(monkeypatch, ("moved_jobs AS MATERIALIZED (", "moved_jobs AS NOT MATERIALIZED ("))
-    with pytest.raises(AssertionError):
-        async with open_spine(dsn) as spine:
-            await deliver_at_once(set_spots(spine))
-
-
 # Holds the statement up after it has begun, and before it has locked anything.
 WAITING = ("FROM ends e JOIN slices s", "FROM ends e CROSS JOIN (SELECT pg_advisory_xact_lock(7)) AS w JOIN slices s")
+WAITS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+# Slices whose nodes say that they run them, and jobs that somebody has something else to do with.
+CHANGED = {"slices": "UPDATE slices SET state = 'running'", "jobs": "UPDATE jobs SET retries = retries"}
 
 
-async def exchange_while_beats_are_written(spine: Spine) -> set[str]:
-    """The nodes say that they run these, after the statement has begun: the states that the slices come to."""
+async def exchange_while_rows_change(spine: Spine, change: str) -> None:
     node, grants = await start(spine, jobs=2, slices=4)
-    async with spine.pool.acquire() as conn:
-        await conn.execute("SELECT pg_advisory_lock(7)")
-        task = asyncio.create_task(
-            exchange(spine, remember(spine, grants), *[(node, spine.completion(node, g, **RAN)) for g in grants])
-        )
-        waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-        await wait_for(lambda: conn.fetchval(waits), seconds=20, what="the statement that waits")
-        await spine.fetch("UPDATE slices SET state = 'running'")
-        await conn.execute("SELECT pg_advisory_unlock(7)")
-        exchanged = await task
-    assert len(exchanged.outcomes) == len(grants)
-    return {row["state"] for row in await spine.fetch("SELECT state::text FROM slices")}
+    done = [(node, spine.completion(node, grant, **RAN)) for grant in grants]
+    async with spine.pool.acquire() as conn, conn.transaction():
+        await conn.execute("SELECT pg_advisory_xact_lock(7)")
+        task = asyncio.create_task(exchange(spine, remember(spine, grants), *done))
+        await wait_for(lambda: conn.fetchval(WAITS), seconds=20, what="the statement that waits")
+        await spine.fetch(change)
+    assert len((await task).outcomes) == len(grants)
+    for table in CHANGED:
+        assert {row["state"] for row in await spine.fetch(f"SELECT state::text FROM {table}")} == {"succeeded"}
 
 
-async def test_slices_that_were_moved_after_the_statement_began_are_ended(spine, monkeypatch):
+@pytest.mark.parametrize("table", CHANGED)
+async def test_rows_that_were_changed_after_the_statement_began_are_ended(spine, monkeypatch, table):
     plant(monkeypatch, WAITING)
-    assert await exchange_while_beats_are_written(spine) == {"succeeded"}
+    await exchange_while_rows_change(spine, CHANGED[table])
 
 
-async def test_control_slices_whose_list_is_made_anew_are_left_behind(dsn, monkeypatch):
-    plant(monkeypatch, WAITING, ("moved_slices AS MATERIALIZED (", "moved_slices AS NOT MATERIALIZED ("))
+@pytest.mark.parametrize("table", CHANGED)
+async def test_control_rows_whose_list_is_made_anew_are_left_behind(direct_dsn, monkeypatch, table):
+    """The planted fault: for a row that others have changed the list is made again, when its attempts have ended.
+    With plans that are kept; those that are made behind a pooler come out right by chance."""
+    plant(monkeypatch, WAITING, (f"moved_{table} AS MATERIALIZED (", f"moved_{table} AS NOT MATERIALIZED ("))
     with pytest.raises(AssertionError):
-        async with open_spine(dsn) as spine:
-            assert await exchange_while_beats_are_written(set_spots(spine)) == {"succeeded"}
+        async with open_spine(direct_dsn) as spine:
+            await exchange_while_rows_change(set_spots(spine), CHANGED[table])
 
 
 async def exchange_beside_a_lock(spine: Spine) -> Exchanged:
