@@ -307,7 +307,7 @@ GUARDS = {
     "save": "AND a.saved_seconds = 0",
     "take_for_a_seat": "AND a.checkpoint_seconds IS NULL",
     "check": "AND verify IS NULL",
-    "stop": "state = 'running' AND",
+    "stop": "AND state = 'running'",
     "hold_less": "AND held_remaining - charged >= (open_count - ended_count) * reserve_microcredits",
     "fail_another": "AND (open_count > ended_count OR spoilt_count = 0)",
     "try_again": "AND s.attempt_count = 1",

@@ -1,20 +1,20 @@
 -- name: exchange
 -- Ends attempts whose results have come, and leases what their slots run next: one statement, which is a transaction by
--- itself. Nothing was locked before. `held` and `counted` take the locks, in the order of all others (slices and their
--- attempts, then jobs, each sorted), and look whether everything is as the caller believes: the attempt is live, the
--- first of its slice, nothing of it was saved before, and it was held for as long as its node says that it ran. Of jobs:
--- what is left to run stays covered, and a job that ends here has succeeded. What is not so is left out, and judged by
--- the way that asks first.
--- SKIP LOCKED: the caller may have locked queued slices, and whoever cancels a job locks all of its slices in order; if
--- both waited, they would wait for each other.
+-- itself. Nothing was locked before but queued slices.
+-- `held` and `free` lock the slices that end and those that are leased, and wait for none: whoever cancels a job locks
+-- all of its slices in order, and if both waited, they would wait for each other. `counted` locks the jobs of both, all
+-- of them in one order: with two passes, two hubs that end slices of one job and start another could meet crosswise.
+-- They look whether everything is as the caller believes: the attempt is live, the first of its slice, nothing of it was
+-- saved before, and it was held for as long as its node says that it ran; what is left to run of its job stays covered,
+-- and a job that ends here has succeeded. What is not so is left out, and judged by the way that asks first.
 -- Leases are guarded like those of insert_leases. They come after the ends, which make room for them in the index of
 -- live slots: the count forces that order, because `granted` cannot begin before all of `ended` is done.
 -- The state of queued slices is compared as text, or a plan that is kept might go through the index of all that is
--- queued; rows of jobs that start are locked in order, after the others. FULL JOIN means the same as JOIN here, and
--- cannot be done by loops. What a job has come to is reckoned from the row that was locked: an update looks first at the
--- row as it was when the statement began, and if others have changed it since, the table's checks would see a mixture.
--- What moves slices and jobs stands in lists of their own: for a row that others have changed, a UNION ALL within the
--- update would be made again, when the attempts have ended, and come to nothing; the row would silently stay behind.
+-- queued. FULL JOIN means the same as JOIN here, and cannot be done by loops.
+-- What a job has come to is reckoned from the row that was locked: an update looks first at the row as it was when the
+-- statement began, and if others have changed it since, the table's checks would see a mixture. What moves slices and
+-- jobs stands in lists of their own: for a row that others have changed, a UNION ALL within the update would be made
+-- again, when the attempts have ended, and come to nothing; the row would silently stay behind.
 WITH ends AS (
     SELECT * FROM unnest(:ids::text::uuid[], :end_job_ids::text::uuid[], :end_slice_indexes::text::integer[],
                          :end_node_ids::text::uuid[], :report_sha256s::text::bytea[], :exit_codes::text::integer[],
@@ -32,20 +32,36 @@ held AS MATERIALIZED (
        AND a.finished_at IS NULL AND a.checkpoint_seconds IS NULL AND a.saved_seconds = 0
        AND a.leased_at + e.run_seconds * interval '1 second' <= clock_timestamp()
      ORDER BY s.job_id, s.slice_index FOR NO KEY UPDATE OF s, a SKIP LOCKED),
-together AS MATERIALIZED (
-    SELECT job_id, count(*)::integer AS ended_count, sum(run_seconds) AS run_seconds,
+planned AS (
+    SELECT * FROM unnest(:lease_ids::text::uuid[], :job_ids::text::uuid[], :slice_indexes::text::integer[],
+                         :numbers::text::integer[], :node_ids::text::uuid[], :slots::text::text[],
+                         :expected_seconds::text::double precision[], :account_ids::text::uuid[],
+                         :rates::text::bigint[], :slice_prices::text::bigint[], :pooled::text::boolean[],
+                         :fee_ppms::text::integer[], :holdbacks::text::integer[])
+        AS p (id, job_id, slice_index, number, node_id, slot, expected_seconds, account_id, rate, slice_price, pooled,
+              fee_ppm, holdback_seconds)),
+free AS MATERIALIZED (
+    SELECT s.job_id, s.slice_index FROM slices s
+      JOIN planned p ON p.job_id = s.job_id AND p.slice_index = s.slice_index AND p.number = s.attempt_count + 1
+     WHERE s.state::text = 'queued' FOR UPDATE OF s SKIP LOCKED),
+concerned AS MATERIALIZED (
+    SELECT job_id, count(id)::integer AS ended_count, coalesce(sum(run_seconds), 0) AS run_seconds,
            coalesce(sum(charged), 0)::bigint AS charged,
-           string_agg(format('[%s, %s]', slice_index, slice_index), ', ') AS told
-      FROM held GROUP BY job_id),
+           string_agg(format('[%s, %s]', slice_index, slice_index), ', ') FILTER (WHERE id IS NOT NULL) AS told
+      FROM (SELECT job_id, id, slice_index, run_seconds, charged FROM held
+            UNION ALL
+            SELECT job_id, NULL, NULL, NULL, NULL FROM free) AS moved GROUP BY job_id),
 counted AS MATERIALIZED (
-    SELECT j.id, j.account_id, j.state, j.verify, j.succeeded_count + t.ended_count AS succeeded_count,
+    SELECT j.id, j.account_id, j.state, j.verify, j.succeeded_count + c.ended_count AS succeeded_count,
            j.slice_count - j.succeeded_count - j.failed_count - j.cancelled_count AS open_count,
-           j.failed_count + j.cancelled_count AS spoilt_count, j.run_seconds_sum + t.run_seconds AS run_seconds_sum,
-           j.held_remaining, j.reserve_microcredits, j.charged_microcredits + t.charged AS charged_microcredits, t.*
-      FROM together t JOIN jobs j ON j.id = t.job_id ORDER BY j.id FOR NO KEY UPDATE OF j),
+           j.failed_count + j.cancelled_count AS spoilt_count, j.run_seconds_sum + c.run_seconds AS run_seconds_sum,
+           j.held_remaining, j.reserve_microcredits, j.charged_microcredits + c.charged AS charged_microcredits,
+           c.ended_count, c.charged, c.told
+      FROM concerned c JOIN jobs j ON j.id = c.job_id
+     WHERE c.ended_count > 0 OR j.state = 'queued' ORDER BY j.id FOR NO KEY UPDATE OF j),
 judged AS MATERIALIZED (
     SELECT *, open_count - ended_count AS left_count, clock_timestamp() AS now,
-           state = 'running' AND verify IS NULL
+           ended_count > 0 AND state = 'running' AND verify IS NULL
            AND (open_count > ended_count OR spoilt_count = 0)
            AND held_remaining - charged >= (open_count - ended_count) * reserve_microcredits AS passes
       FROM counted),
@@ -65,18 +81,6 @@ ended AS (
       FROM taken t WHERE attempts.id = t.id
     RETURNING attempts.id, extract(epoch FROM t.now - t.leased_at)::double precision AS held_seconds,
               t.open_count, t.held_remaining),
-planned AS (
-    SELECT * FROM unnest(:lease_ids::text::uuid[], :job_ids::text::uuid[], :slice_indexes::text::integer[],
-                         :numbers::text::integer[], :node_ids::text::uuid[], :slots::text::text[],
-                         :expected_seconds::text::double precision[], :account_ids::text::uuid[],
-                         :rates::text::bigint[], :slice_prices::text::bigint[], :pooled::text::boolean[],
-                         :fee_ppms::text::integer[], :holdbacks::text::integer[])
-        AS p (id, job_id, slice_index, number, node_id, slot, expected_seconds, account_id, rate, slice_price, pooled,
-              fee_ppm, holdback_seconds)),
-free AS MATERIALIZED (
-    SELECT s.job_id, s.slice_index FROM slices s
-      JOIN planned p ON p.job_id = s.job_id AND p.slice_index = s.slice_index AND p.number = s.attempt_count + 1
-     WHERE s.state::text = 'queued' FOR UPDATE OF s SKIP LOCKED),
 granted AS (
     INSERT INTO attempts (id, job_id, slice_index, number, node_id, slot, expected_seconds, expires_at,
                           rate_microcredits_per_hour, slice_price_microcredits, rate_card_version, fee_ppm,
@@ -98,15 +102,15 @@ slices_moved AS (
     UPDATE slices SET state = m.state, attempt_count = m.number, accepted_attempt_id = m.accepted_id,
            finished_at = m.finished_at
       FROM moved_slices m WHERE slices.job_id = m.job_id AND slices.slice_index = m.slice_index),
-starting AS MATERIALIZED (
-    SELECT id FROM jobs WHERE id IN (SELECT job_id FROM granted) AND state = 'queued' ORDER BY id FOR UPDATE),
 moved_jobs AS MATERIALIZED (
     SELECT id, CASE WHEN left_count > 0 THEN 'running'::job_state ELSE 'succeeded' END AS state,
            CASE WHEN left_count = 0 THEN now END AS finished_at, succeeded_count, run_seconds_sum,
            CASE WHEN left_count > 0 THEN held_remaining - charged ELSE 0 END AS held_remaining, charged_microcredits
       FROM judged WHERE passes
     UNION ALL
-    SELECT id, 'running'::job_state, NULL, NULL, NULL, NULL, NULL FROM starting),
+    SELECT c.id, 'running'::job_state, NULL, NULL, NULL, NULL, NULL
+      FROM counted c FULL JOIN (SELECT DISTINCT job_id, true AS is_granted FROM granted) AS g ON g.job_id = c.id
+     WHERE coalesce(c.state = 'queued' AND g.is_granted, false)),
 jobs_moved AS (
     UPDATE jobs SET state = m.state, started_at = coalesce(jobs.started_at, clock_timestamp()),
            finished_at = m.finished_at, succeeded_count = coalesce(m.succeeded_count, jobs.succeeded_count),
