@@ -263,10 +263,6 @@ async def fail_another(spine: Spine, grant: Grant) -> None:
     await spine.fetch("UPDATE jobs SET failed_count = 1 WHERE id = $1", grant.job_id)
 
 
-async def stop(spine: Spine, grant: Grant) -> None:
-    await spine.fetch("UPDATE jobs SET state = 'queued' WHERE id = $1", grant.job_id)
-
-
 async def try_again(spine: Spine, grant: Grant) -> None:
     await spine.fetch("UPDATE slices SET attempt_count = 2 WHERE job_id = $1", grant.job_id)
 
@@ -276,7 +272,7 @@ async def lease_later(spine: Spine, grant: Grant) -> None:
     await spine.fetch("UPDATE attempts SET leased_at = now() - interval '7 seconds' WHERE id = $1", grant.id)
 
 
-CHANGES = [cancel, lose, save, take_for_a_seat, check, stop, hold_less, fail_another, try_again, lease_later]
+CHANGES = [cancel, lose, save, take_for_a_seat, check, hold_less, fail_another, try_again, lease_later]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -307,7 +303,6 @@ GUARDS = {
     "save": "AND a.saved_seconds = 0",
     "take_for_a_seat": "AND a.checkpoint_seconds IS NULL",
     "check": "AND verify IS NULL",
-    "stop": "AND state = 'running'",
     "hold_less": "AND held_remaining - charged >= (open_count - ended_count) * reserve_microcredits",
     "fail_another": "AND (open_count > ended_count OR spoilt_count = 0)",
     "try_again": "AND s.attempt_count = 1",
@@ -449,6 +444,37 @@ async def test_control_whoever_waited_could_be_waited_for(spine, monkeypatch):
     plant(monkeypatch, ("FOR NO KEY UPDATE OF s, a SKIP LOCKED", "FOR NO KEY UPDATE OF s, a"))
     with pytest.raises(TimeoutError):
         await exchange_beside_a_lock(spine)
+
+
+async def start_beside_a_lock(spine: Spine) -> tuple[EnrolledNode, Grant]:
+    """Somebody has locked a job that is to be started: they may want one that is locked here."""
+    node, [grant] = await start(spine, jobs=2, slots=1)
+    async with spine.pool.acquire() as conn, conn.transaction():
+        await conn.execute("SELECT FROM jobs WHERE state = 'queued' FOR UPDATE")
+        async with asyncio.timeout(2):
+            exchanged = await exchange(
+                spine, remember(spine, [grant]), (node, spine.completion(node, grant, **RAN)), fill=[node]
+            )
+    [attempt_id] = exchanged.granted
+    [row] = await spine.fetch("SELECT job_id, slice_index FROM attempts WHERE id = $1", attempt_id)
+    await spine.fetch("UPDATE attempts SET leased_at = leased_at - interval '50 seconds' WHERE id = $1", attempt_id)
+    return node, grant._replace(id=attempt_id, job_id=row["job_id"], slice_index=row["slice_index"])
+
+
+async def test_a_job_that_nobody_came_to_start_is_started_by_its_first_result(spine):
+    node, grant = await start_beside_a_lock(spine)
+    states = "SELECT state::text FROM jobs WHERE id = $1"
+    assert await spine.fetch_value(states, grant.job_id) == "queued"
+    exchanged = await exchange(spine, remember(spine, [grant]), (node, spine.completion(node, grant, **RAN)))
+    assert exchanged.outcomes[grant.id].accepted
+    assert await spine.fetch_value(states, grant.job_id) == "succeeded"
+    assert await spine.fetch_value("SELECT started_at IS NOT NULL FROM jobs WHERE id = $1", grant.job_id)
+
+
+async def test_control_whoever_waited_to_start_a_job_could_be_waited_for(spine, monkeypatch):
+    plant(monkeypatch, ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE"))
+    with pytest.raises(TimeoutError):
+        await start_beside_a_lock(spine)
 
 
 # Reports

@@ -2,8 +2,9 @@
 -- Guarded, so that it is safe whether or not its heads were locked before: a slice that is not queued any more, or at
 -- which another hub is at this moment, is passed over. Ordered by node and slot; a slot that another hub has just
 -- filled is passed over by the unique index, and its slice stays queued. The state is compared as text, or a plan that
--- is kept might go through the index of all that is queued. Only the first lease of a job touches its
--- row; rows of jobs are locked in order, after the others.
+-- is kept might go through the index of all that is queued. Only the first lease of a job touches its row, and waits for
+-- nobody: rows of other jobs may be locked by then, and whoever has locked it starts it. If they did not in the end, its
+-- first result does.
 WITH planned AS (
     SELECT * FROM unnest(:ids::text::uuid[], :job_ids::text::uuid[], :slice_indexes::text::integer[], :numbers::text::integer[],
                          :node_ids::text::uuid[], :slots::text::text[], :expected_seconds::text::double precision[],
@@ -30,7 +31,8 @@ leased AS (
     UPDATE slices SET state = 'leased', attempt_count = granted.number FROM granted
      WHERE slices.job_id = granted.job_id AND slices.slice_index = granted.slice_index),
 starting AS MATERIALIZED (
-    SELECT id FROM jobs WHERE id IN (SELECT job_id FROM granted) AND state = 'queued' ORDER BY id FOR UPDATE),
+    SELECT id FROM jobs WHERE id IN (SELECT job_id FROM granted) AND state = 'queued'
+       FOR NO KEY UPDATE SKIP LOCKED),
 started AS (
     UPDATE jobs SET state = 'running', started_at = clock_timestamp() FROM starting
      WHERE jobs.id = starting.id),

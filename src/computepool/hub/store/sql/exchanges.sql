@@ -1,12 +1,13 @@
 -- name: exchange
 -- Ends attempts whose results have come, and leases what their slots run next: one statement, which is a transaction by
 -- itself. Nothing was locked before but queued slices.
--- `held` and `free` lock the slices that end and those that are leased, and wait for none: whoever cancels a job locks
--- all of its slices in order, and if both waited, they would wait for each other. `counted` locks the jobs of both, all
--- of them in one order: with two passes, two hubs that end slices of one job and start another could meet crosswise.
+-- `held` locks slices and their attempts, and waits for none: whoever cancels a job locks all of its slices in order, and
+-- if both waited, they would wait for each other. `counted` locks their jobs, in order, and is all that is waited for.
 -- They look whether everything is as the caller believes: the attempt is live, the first of its slice, nothing of it was
 -- saved before, and it was held for as long as its node says that it ran; what is left to run of its job stays covered,
 -- and a job that ends here has succeeded. What is not so is left out, and judged by the way that asks first.
+-- A job that is started here and locked by somebody else is one that they start; if they did not in the end, its first
+-- result does.
 -- Leases are guarded like those of insert_leases. They come after the ends, which make room for them in the index of
 -- live slots: the count forces that order, because `granted` cannot begin before all of `ended` is done.
 -- The state of queued slices is compared as text, or a plan that is kept might go through the index of all that is
@@ -32,36 +33,21 @@ held AS MATERIALIZED (
        AND a.finished_at IS NULL AND a.checkpoint_seconds IS NULL AND a.saved_seconds = 0
        AND a.leased_at + e.run_seconds * interval '1 second' <= clock_timestamp()
      ORDER BY s.job_id, s.slice_index FOR NO KEY UPDATE OF s, a SKIP LOCKED),
-planned AS (
-    SELECT * FROM unnest(:lease_ids::text::uuid[], :job_ids::text::uuid[], :slice_indexes::text::integer[],
-                         :numbers::text::integer[], :node_ids::text::uuid[], :slots::text::text[],
-                         :expected_seconds::text::double precision[], :account_ids::text::uuid[],
-                         :rates::text::bigint[], :slice_prices::text::bigint[], :pooled::text::boolean[],
-                         :fee_ppms::text::integer[], :holdbacks::text::integer[])
-        AS p (id, job_id, slice_index, number, node_id, slot, expected_seconds, account_id, rate, slice_price, pooled,
-              fee_ppm, holdback_seconds)),
-free AS MATERIALIZED (
-    SELECT s.job_id, s.slice_index FROM slices s
-      JOIN planned p ON p.job_id = s.job_id AND p.slice_index = s.slice_index AND p.number = s.attempt_count + 1
-     WHERE s.state::text = 'queued' FOR UPDATE OF s SKIP LOCKED),
-concerned AS MATERIALIZED (
-    SELECT job_id, count(id)::integer AS ended_count, coalesce(sum(run_seconds), 0) AS run_seconds,
+together AS MATERIALIZED (
+    SELECT job_id, count(*)::integer AS ended_count, sum(run_seconds) AS run_seconds,
            coalesce(sum(charged), 0)::bigint AS charged,
-           string_agg(format('[%s, %s]', slice_index, slice_index), ', ') FILTER (WHERE id IS NOT NULL) AS told
-      FROM (SELECT job_id, id, slice_index, run_seconds, charged FROM held
-            UNION ALL
-            SELECT job_id, NULL, NULL, NULL, NULL FROM free) AS moved GROUP BY job_id),
+           string_agg(format('[%s, %s]', slice_index, slice_index), ', ') AS told
+      FROM held GROUP BY job_id),
 counted AS MATERIALIZED (
-    SELECT j.id, j.account_id, j.state, j.verify, j.succeeded_count + c.ended_count AS succeeded_count,
+    SELECT j.id, j.account_id, j.verify, j.succeeded_count + t.ended_count AS succeeded_count,
            j.slice_count - j.succeeded_count - j.failed_count - j.cancelled_count AS open_count,
-           j.failed_count + j.cancelled_count AS spoilt_count, j.run_seconds_sum + c.run_seconds AS run_seconds_sum,
-           j.held_remaining, j.reserve_microcredits, j.charged_microcredits + c.charged AS charged_microcredits,
-           c.ended_count, c.charged, c.told
-      FROM concerned c JOIN jobs j ON j.id = c.job_id
-     WHERE c.ended_count > 0 OR j.state = 'queued' ORDER BY j.id FOR NO KEY UPDATE OF j),
+           j.failed_count + j.cancelled_count AS spoilt_count, j.run_seconds_sum + t.run_seconds AS run_seconds_sum,
+           j.held_remaining, j.reserve_microcredits, j.charged_microcredits + t.charged AS charged_microcredits,
+           t.ended_count, t.charged, t.told
+      FROM together t JOIN jobs j ON j.id = t.job_id ORDER BY j.id FOR NO KEY UPDATE OF j),
 judged AS MATERIALIZED (
     SELECT *, open_count - ended_count AS left_count, clock_timestamp() AS now,
-           ended_count > 0 AND state = 'running' AND verify IS NULL
+           open_count >= ended_count AND verify IS NULL
            AND (open_count > ended_count OR spoilt_count = 0)
            AND held_remaining - charged >= (open_count - ended_count) * reserve_microcredits AS passes
       FROM counted),
@@ -81,6 +67,18 @@ ended AS (
       FROM taken t WHERE attempts.id = t.id
     RETURNING attempts.id, extract(epoch FROM t.now - t.leased_at)::double precision AS held_seconds,
               t.open_count, t.held_remaining),
+planned AS (
+    SELECT * FROM unnest(:lease_ids::text::uuid[], :job_ids::text::uuid[], :slice_indexes::text::integer[],
+                         :numbers::text::integer[], :node_ids::text::uuid[], :slots::text::text[],
+                         :expected_seconds::text::double precision[], :account_ids::text::uuid[],
+                         :rates::text::bigint[], :slice_prices::text::bigint[], :pooled::text::boolean[],
+                         :fee_ppms::text::integer[], :holdbacks::text::integer[])
+        AS p (id, job_id, slice_index, number, node_id, slot, expected_seconds, account_id, rate, slice_price, pooled,
+              fee_ppm, holdback_seconds)),
+free AS MATERIALIZED (
+    SELECT s.job_id, s.slice_index FROM slices s
+      JOIN planned p ON p.job_id = s.job_id AND p.slice_index = s.slice_index AND p.number = s.attempt_count + 1
+     WHERE s.state::text = 'queued' FOR UPDATE OF s SKIP LOCKED),
 granted AS (
     INSERT INTO attempts (id, job_id, slice_index, number, node_id, slot, expected_seconds, expires_at,
                           rate_microcredits_per_hour, slice_price_microcredits, rate_card_version, fee_ppm,
@@ -102,15 +100,16 @@ slices_moved AS (
     UPDATE slices SET state = m.state, attempt_count = m.number, accepted_attempt_id = m.accepted_id,
            finished_at = m.finished_at
       FROM moved_slices m WHERE slices.job_id = m.job_id AND slices.slice_index = m.slice_index),
+starting AS MATERIALIZED (
+    SELECT id FROM jobs WHERE id IN (SELECT job_id FROM granted EXCEPT SELECT id FROM judged WHERE passes)
+       AND state = 'queued' FOR NO KEY UPDATE SKIP LOCKED),
 moved_jobs AS MATERIALIZED (
     SELECT id, CASE WHEN left_count > 0 THEN 'running'::job_state ELSE 'succeeded' END AS state,
            CASE WHEN left_count = 0 THEN now END AS finished_at, succeeded_count, run_seconds_sum,
            CASE WHEN left_count > 0 THEN held_remaining - charged ELSE 0 END AS held_remaining, charged_microcredits
       FROM judged WHERE passes
     UNION ALL
-    SELECT c.id, 'running'::job_state, NULL, NULL, NULL, NULL, NULL
-      FROM counted c FULL JOIN (SELECT DISTINCT job_id, true AS is_granted FROM granted) AS g ON g.job_id = c.id
-     WHERE coalesce(c.state = 'queued' AND g.is_granted, false)),
+    SELECT id, 'running'::job_state, NULL, NULL, NULL, NULL, NULL FROM starting),
 jobs_moved AS (
     UPDATE jobs SET state = m.state, started_at = coalesce(jobs.started_at, clock_timestamp()),
            finished_at = m.finished_at, succeeded_count = coalesce(m.succeeded_count, jobs.succeeded_count),
