@@ -461,12 +461,16 @@ async def start_beside_a_lock(spine: Spine) -> tuple[EnrolledNode, Grant]:
     return node, grant._replace(id=attempt_id, job_id=row["job_id"], slice_index=row["slice_index"])
 
 
-async def test_a_job_that_nobody_came_to_start_is_started_by_its_first_result(spine):
+@pytest.mark.parametrize("by_exchange", [True, False])
+async def test_a_job_that_nobody_came_to_start_is_started_by_its_first_result(spine, by_exchange):
     node, grant = await start_beside_a_lock(spine)
     states = "SELECT state::text FROM jobs WHERE id = $1"
     assert await spine.fetch_value(states, grant.job_id) == "queued"
-    exchanged = await exchange(spine, remember(spine, [grant]), (node, spine.completion(node, grant, **RAN)))
-    assert exchanged.outcomes[grant.id].accepted
+    done = (node, spine.completion(node, grant, **RAN))
+    if by_exchange:
+        assert (await exchange(spine, remember(spine, [grant]), done)).outcomes[grant.id].accepted
+    else:
+        await spine.finish(done)
     assert await spine.fetch_value(states, grant.job_id) == "succeeded"
     assert await spine.fetch_value("SELECT started_at IS NOT NULL FROM jobs WHERE id = $1", grant.job_id)
 

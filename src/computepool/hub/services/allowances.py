@@ -33,20 +33,20 @@ RENEWAL_SECONDS = 0.5
 REMEMBERED_MAX = 50_000
 
 
-class Ask(NamedTuple):
+class Want(NamedTuple):
     """What jobs would take of an allowance."""
 
     slice_count: int
     hold_microcredits: int
 
-    def add(self, other: Ask) -> Ask:
-        return Ask(self.slice_count + other.slice_count, self.hold_microcredits + other.hold_microcredits)
+    def add(self, other: Want) -> Want:
+        return Want(self.slice_count + other.slice_count, self.hold_microcredits + other.hold_microcredits)
 
-    def without(self, other: Ask) -> Ask:
-        return Ask(self.slice_count - other.slice_count, self.hold_microcredits - other.hold_microcredits)
+    def without(self, other: Want) -> Want:
+        return Want(self.slice_count - other.slice_count, self.hold_microcredits - other.hold_microcredits)
 
 
-NOTHING = Ask(0, 0)
+NOTHING = Want(0, 0)
 
 
 @dataclass(slots=True)
@@ -54,22 +54,22 @@ class _Allowance:
     usage: Usage
     good_until: float
     # What this hub has let in since.
-    taken: Ask = NOTHING
+    taken: Want = NOTHING
     # Read for this very question.
     fresh: bool = False
 
-    def find_refusal(self, ask: Ask) -> ComputePoolError | None:
+    def find_refusal(self, want: Want) -> ComputePoolError | None:
         usage, open_count = self.usage, self.usage.open_slices + self.taken.slice_count
         available = usage.available - self.taken.hold_microcredits
-        if usage.frozen and ask.hold_microcredits:
+        if usage.frozen and want.hold_microcredits:
             return AccountFrozen(
-                "This account is frozen: a payment was taken back after it was spent. Ask the operator."
+                "This account is frozen: a payment was taken back after it was spent. Want the operator."
             )
-        if ask.hold_microcredits > available:
-            return to_credit_refusal(ask.hold_microcredits, available=available)
-        if open_count + ask.slice_count > usage.queued_slices_max:
+        if want.hold_microcredits > available:
+            return to_credit_refusal(want.hold_microcredits, available=available)
+        if open_count + want.slice_count > usage.queued_slices_max:
             return LimitExceeded(
-                f"You have {open_count:,} unfinished slices; with {ask.slice_count:,} more you would pass your "
+                f"You have {open_count:,} unfinished slices; with {want.slice_count:,} more you would pass your "
                 f"limit of {usage.queued_slices_max:,}. Wait for some to finish, cancel some, or ask the operator "
                 "for more.",
                 retry_after_seconds=30,
@@ -77,7 +77,7 @@ class _Allowance:
         if usage.stored_bytes > usage.stored_bytes_max:
             return LimitExceeded(
                 f"Your files take {usage.stored_bytes / 1e9:.1f} GB of the {usage.stored_bytes_max / 1e9:.1f} GB "
-                "that you may store. Ask the operator for more.",
+                "that you may store. Want the operator for more.",
                 retry_after_seconds=300,
             )
         return None
@@ -90,7 +90,7 @@ class Allowances:
         self._renewal: asyncio.Task[None] | None = None
 
     async def load(self, conn: Connection, account_ids: Set[AccountId]) -> None:
-        """After this those of these accounts are known, unless they are forgotten meanwhile."""
+        """After this these accounts are known, unless they are forgotten meanwhile."""
         now = clock.seconds()
         old = {id for id in account_ids if id not in self._known or self._known[id].good_until < now}
         if not old:
@@ -108,19 +108,19 @@ class Allowances:
             await ledger.open_accounts(conn, new)
 
     async def let_in(
-        self, conn: Connection, account_id: AccountId, ask: Ask, *, in_batch: Ask
+        self, conn: Connection, account_id: AccountId, want: Want, *, in_batch: Want
     ) -> ComputePoolError | None:
         """Counts it in when there is room. `in_batch` is what was let in of the same batch."""
         # It may have been forgotten since it was loaded.
         allowance = self._known.get(account_id)
-        if allowance is None or (allowance.find_refusal(ask) is not None and not allowance.fresh):
+        if allowance is None or (allowance.find_refusal(want) is not None and not allowance.fresh):
             [usage] = (await account_store.list_usage(conn, {account_id})).values()
             # What was let in before this batch is in the database, but for what another lane or hub is writing: the
             # limit is soft by that much. What this batch lets in is not there yet.
             allowance = self._known[account_id] = _Allowance(usage, 0.0, in_batch, fresh=True)
-        refusal = allowance.find_refusal(ask)
+        refusal = allowance.find_refusal(want)
         if refusal is None:
-            allowance.taken = allowance.taken.add(ask)
+            allowance.taken = allowance.taken.add(want)
         return refusal
 
     def forget(self, account_id: UUID) -> None:
@@ -137,7 +137,7 @@ class Allowances:
             taken = {id: each.taken for id, each in ageing.items()}
             self._renewal = asyncio.create_task(self._renew(ageing, taken))
 
-    async def _renew(self, before: Mapping[AccountId, _Allowance], taken: Mapping[AccountId, Ask]) -> None:
+    async def _renew(self, before: Mapping[AccountId, _Allowance], taken: Mapping[AccountId, Want]) -> None:
         started = clock.seconds()
         try:
             async with self._pool.acquire() as conn:

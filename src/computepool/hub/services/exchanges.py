@@ -27,7 +27,7 @@ from computepool.hub.services.transitions import EndedAttempt
 from computepool.hub.store import exchanges as store
 from computepool.hub.store.attempts import Grant, JobCounts
 from computepool.hub.store.connect import Connection
-from computepool.hub.store.exchanges import End, Ended
+from computepool.hub.store.exchanges import Ended, WrittenEnd
 from computepool.hub.store.ledger import OpenAccounts
 from computepool.wire.attempts import CompleteOutcome
 
@@ -161,7 +161,7 @@ class _Job:
 
     __slots__ = ("_charges", "_count", "_end", "_found")
 
-    def __init__(self, end: _End, found: End) -> None:
+    def __init__(self, end: _End, found: WrittenEnd) -> None:
         self._end = end
         self._found = found
         self._count = 0

@@ -38,7 +38,7 @@ from computepool.core.placement.rounds import Head, Run, Wish, queue_order
 from computepool.core.placement.scorers import Candidate
 from computepool.core.placement.shape import Shape, to_shape
 from computepool.core.placement.weights import Split
-from computepool.hub.services.allowances import NOTHING, Allowances, Ask, to_credit_refusal
+from computepool.hub.services.allowances import NOTHING, Allowances, Want, to_credit_refusal
 from computepool.hub.services.callers import AccountCaller
 from computepool.hub.services.job_specs import to_spec
 from computepool.hub.services.leases import GRANTS_MAX, Leases, Order, size_order
@@ -271,19 +271,19 @@ class Submissions:
         await self.allowances.load(conn, {s.account_id for s in submissions})
         present = await _list_present(conn, submissions)
         refusals: dict[int, ComputePoolError] = {}
-        let_in: dict[AccountId, Ask] = {}
+        let_in: dict[AccountId, Want] = {}
         for i, submission in enumerate(submissions):
             account_id, before = submission.account_id, let_in.get(submission.account_id, NOTHING)
-            ask = Ask(submission.spec.slice_count, submission.hold_microcredits)
+            want = Want(submission.spec.slice_count, submission.hold_microcredits)
             refusal = (
                 _find_missing(submission, present)
                 or self._find_shape_refusal(submission, placing)
-                or await self.allowances.let_in(conn, account_id, ask, in_batch=before)
+                or await self.allowances.let_in(conn, account_id, want, in_batch=before)
             )
             if refusal is not None:
                 refusals[i] = refusal
             else:
-                let_in[account_id] = before.add(ask)
+                let_in[account_id] = before.add(want)
         return refusals
 
     def _find_shape_refusal(self, submission: Submission, placing: Placing) -> LimitExceeded | None:
@@ -291,7 +291,7 @@ class Submissions:
         if placing.count_shapes(account_id) < SHAPES_PER_ACCOUNT_MAX or placing.is_waiting(account_id, shape_id):
             return None
         return LimitExceeded(
-            f"You have work waiting for {SHAPES_PER_ACCOUNT_MAX} different kinds of slots. Ask for the same "
+            f"You have work waiting for {SHAPES_PER_ACCOUNT_MAX} different kinds of slots. Want for the same "
             "requirements in more of your jobs, or wait until some have started.",
             retry_after_seconds=30,
         )

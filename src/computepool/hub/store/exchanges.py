@@ -31,7 +31,7 @@ class Ended(NamedTuple):
     charge: Charge | None
 
 
-class End(NamedTuple):
+class WrittenEnd(NamedTuple):
     """An end that was written: how long it had held its slot, and of its job what was open and held until then."""
 
     held_seconds: float
@@ -42,7 +42,7 @@ class End(NamedTuple):
 class Exchanged(NamedTuple):
     """Which ends were written, and which leases."""
 
-    ends: dict[AttemptId, End]
+    ends: dict[AttemptId, WrittenEnd]
     granted: set[AttemptId]
 
 
@@ -57,7 +57,7 @@ async def exchange(
 ) -> Exchanged:
     """What is not in the answer was not as it was believed to be, and nothing of it is written."""
     charges = [e.charge for e in ends]
-    written: dict[AttemptId, End] = {}
+    written: dict[AttemptId, WrittenEnd] = {}
     granted: set[AttemptId] = set()
     async for row in _q.exchange(
         conn,
@@ -79,5 +79,5 @@ async def exchange(
         if held_seconds is None:
             granted.add(id)
         else:
-            written[id] = End(held_seconds, open_count, held_microcredits)
+            written[id] = WrittenEnd(held_seconds, open_count, held_microcredits)
     return Exchanged(written, granted)

@@ -52,6 +52,8 @@ slices_ended AS (
 jobs_counted AS (
     UPDATE jobs SET succeeded_count = c.succeeded, state = c.state, run_seconds_sum = c.run_seconds_sum,
            held_remaining = c.held_remaining, charged_microcredits = c.charged,
+           -- Whoever should have started it may have been killed before.
+           started_at = coalesce(jobs.started_at, clock_timestamp()),
            finished_at = CASE WHEN c.state IN ('succeeded', 'failed', 'cancelled') THEN clock_timestamp() END
       FROM unnest(:counted_job_ids::text::uuid[], :succeeded::text::integer[], :job_states::text::job_state[],
                   :run_seconds_sums::text::double precision[], :held_remaining::text::bigint[],

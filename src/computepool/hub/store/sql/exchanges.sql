@@ -36,7 +36,7 @@ held AS MATERIALIZED (
 together AS MATERIALIZED (
     SELECT job_id, count(*)::integer AS ended_count, sum(run_seconds) AS run_seconds,
            coalesce(sum(charged), 0)::bigint AS charged,
-           string_agg(format('[%s, %s]', slice_index, slice_index), ', ') AS told
+           string_agg(format('[%s, %s]', slice_index, slice_index), ', ' ORDER BY slice_index) AS told
       FROM held GROUP BY job_id),
 counted AS MATERIALIZED (
     SELECT j.id, j.account_id, j.verify, j.succeeded_count + t.ended_count AS succeeded_count,
