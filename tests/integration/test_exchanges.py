@@ -22,6 +22,7 @@ from computepool.hub.services import exchanges as exchange_service
 from computepool.hub.services.exchanges import Exchanged, Exchanges
 from computepool.hub.services.leases import Session
 from computepool.hub.services.reports import check_completions
+from computepool.hub.store import attempts as attempt_store
 from computepool.hub.store import exchanges as store
 from computepool.hub.store import ledger
 from computepool.hub.store.attempts import Grant
@@ -479,6 +480,29 @@ async def test_control_whoever_waited_to_start_a_job_could_be_waited_for(spine, 
     plant(monkeypatch, ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE"))
     with pytest.raises(TimeoutError):
         await start_beside_a_lock(spine)
+
+
+async def lease_beside_a_lock(spine: Spine) -> list[Grant]:
+    node = await spine.enrol()
+    await spine.submit()
+    async with spine.pool.acquire() as conn, conn.transaction():
+        await conn.execute("SELECT FROM jobs FOR UPDATE")
+        async with asyncio.timeout(2):
+            return await spine.grant(node)
+
+
+async def test_a_round_of_its_own_does_not_wait_for_a_job_that_it_starts(spine):
+    assert len(await lease_beside_a_lock(spine)) == 1
+
+
+async def test_control_a_round_that_waited_could_be_waited_for(spine, monkeypatch):
+    text = (SQL_DIR / "attempts.sql").read_text()
+    assert text.count("FOR NO KEY UPDATE SKIP LOCKED") == 1
+    adapter: Any = _Adapter
+    text = text.replace("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE")
+    monkeypatch.setattr(attempt_store, "_q", aiosql.from_str(text, adapter, mandatory_parameters=False))
+    with pytest.raises(TimeoutError):
+        await lease_beside_a_lock(spine)
 
 
 # Reports
