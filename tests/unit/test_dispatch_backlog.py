@@ -343,12 +343,20 @@ class Forgetful(Backlog):
 
 
 class Stubborn(Backlog):
-    """Remembers what it once thought of a slot."""
+    """Does not look at shapes that have come since it last thought about a slot."""
 
     def _add(self, run):
-        verdicts = dict(self._verdicts)
         super()._add(run)
-        self._verdicts.update(verdicts)
+        self._begun[run.shape_id] = 0
+
+
+class Nostalgic(Backlog):
+    """Takes for waiting what has fitted once."""
+
+    def _remove(self, run):
+        begun = self._begun[run.shape_id]
+        super()._remove(run)
+        self._begun[run.shape_id] = begun
 
 
 class Untidy(Backlog):
@@ -359,7 +367,12 @@ class Untidy(Backlog):
 
 @pytest.mark.parametrize(
     ("broken", "words"),
-    [(Forgetful, "never lost"), (Stubborn, "verdicts keep up"), (Untidy, "nothing empty stays")],
+    [
+        (Forgetful, "never lost"),
+        (Stubborn, "verdicts keep up"),
+        (Nostalgic, "verdicts keep up"),
+        (Untidy, "nothing empty stays"),
+    ],
 )
 def test_a_broken_backlog_is_noticed(broken, words):
     def make() -> Backlog:

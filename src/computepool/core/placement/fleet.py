@@ -80,6 +80,8 @@ class FleetIndex:
         self._masks: dict[tuple[int, Any], Mask] = {}
         self._free_count = 0
         self._entry_count = 0
+        # Grows when a slot comes that could run what none could before.
+        self.widened_count = 0
         self._turns = count(1) if turns is None else turns
         for name, weights in sets.items():
             self._order_by(name, weights)
@@ -299,9 +301,17 @@ class FleetIndex:
                 continue
             if plan.suits_all(leaf):
                 total += leaf.free_count
-            else:
+            elif not plan.suits_none(leaf):
                 total += sum(1 for entry in leaf.entries if entry.free and plan.passes(entry))
         return min(total, most)
+
+    def may_suit(self, shape: Shape, *, ceiling: int | None = None) -> bool:
+        """Whether there may be a slot, free or busy, that passes every gate. No: not before `widened_count` grows."""
+        plan = self._plan(shape, ceiling)
+        return any(
+            fits and not leaf.retired and not plan.suits_none(leaf)
+            for fits, leaf in zip(plan.may_fit, self._leaves, strict=True)
+        )
 
     # Slots in and out of leaves
 
@@ -311,7 +321,7 @@ class FleetIndex:
         leaf = self._leaf_of(entry)
         entry.keys = make_keys(entry, self._orderings, leaf.listable, fixed=self._fixed)
         entry.leaf = leaf
-        leaf.hold(entry)
+        self.widened_count += leaf.hold(entry)
         self._entries[candidate.slot.node_id, candidate.slot.name] = entry
         if place.free:
             leaf.free_count += 1

@@ -197,6 +197,7 @@ class Leaf:
         "retired",
         "root",
         "size_max",
+        "top",
     )
 
     def __init__(
@@ -214,8 +215,9 @@ class Leaf:
         self.highest = highest
         self.regions = regions
         self.regions_barred = regions_barred
-        # No slot that is here, or ever was, has a lower number or another region.
+        # No slot that is here, or ever was, has a lower number than these, a higher one, or another region.
         self.lowest: tuple[float, ...] = (inf,) * NUMBERS
+        self.top: tuple[float, ...] = (-inf,) * NUMBERS
         self.regions_seen: set[str | None] = set()
         self.entries: set[Entry] = set()
         self.free_count = 0
@@ -234,10 +236,15 @@ class Leaf:
     def is_worth_cutting(self) -> bool:
         return len(self.entries) >= CUT_SIZE_MIN
 
-    def hold(self, entry: Entry) -> None:
+    def hold(self, entry: Entry) -> bool:
+        """Whether it has more of anything than every slot that was ever here, or another region."""
         self.entries.add(entry)
         self.lowest = tuple(map(min, self.lowest, entry.gates))
+        top = tuple(map(max, self.top, entry.gates))
+        widens = top != self.top or entry.region not in self.regions_seen
+        self.top = top
         self.regions_seen.add(entry.region)
+        return widens
 
     def drop(self, entry: Entry) -> None:
         """It stays in the lists until somebody comes by, but never do outdated ones outnumber the others."""
@@ -355,7 +362,7 @@ class Leaf:
             part.free_count += entry.free
         for part in (fork.passing, fork.failing):
             assert isinstance(part, Leaf)
-            part.lowest, part.regions_seen = self.lowest, set(self.regions_seen)
+            part.lowest, part.top, part.regions_seen = self.lowest, self.top, set(self.regions_seen)
             entries = part.entries
             part.lists = [[key for key in keys if key[2] in entries] for keys in self.lists]
             part.fresh = [[key for key in keys if key[2] in entries] for keys in self.fresh]
@@ -451,3 +458,9 @@ class Plan:
         if any(lowest < wish for lowest, wish in zip(leaf.lowest, self.wish, strict=True)):
             return False
         return not self.regions or leaf.regions_seen <= self.regions
+
+    def suits_none(self, leaf: Leaf) -> bool:
+        """No slot that was ever there has enough of something. If none has enough of everything, it does not say."""
+        if any(top < wish for top, wish in zip(leaf.top, self.wish, strict=True)):
+            return True
+        return bool(self.regions) and self.regions.isdisjoint(leaf.regions_seen)

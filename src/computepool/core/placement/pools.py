@@ -44,6 +44,8 @@ class Fleet:
         self._own: dict[AccountId | None, FleetIndex] = {}
         # The public slots in the order of fixed prices, once somebody has asked for it.
         self._fixed: FleetIndex | None = None
+        # How often somebody has got slots that are not for everybody, who had none.
+        self._apart_count = 0
 
     def make_empty(self) -> Fleet:
         """Another one, with the same sets of weights."""
@@ -81,6 +83,11 @@ class Fleet:
 
     def is_apart(self, account_id: AccountId) -> bool:
         return account_id in self._owned or account_id in self._pools_of
+
+    @property
+    def version(self) -> int:
+        """While it stays the same, `may_suit` says of nothing that it may be run that it said no of before."""
+        return self._public.widened_count + self._apart_count
 
     # Changes
 
@@ -144,6 +151,7 @@ class Fleet:
     def _insert(self, candidate: Candidate, place: Place = FRESH) -> None:
         slot = candidate.slot
         if candidate.owner_id is not None:
+            self._apart_count += candidate.owner_id not in self._owned
             self._owned[candidate.owner_id].add((slot.node_id, slot.name))
             if (own := self._own.get(candidate.owner_id)) is not None:
                 own.add(to_own(candidate), place)
@@ -154,6 +162,7 @@ class Fleet:
             return
         if slot.welcome not in self._pools:
             self._pools[slot.welcome] = FleetIndex(self._sets, self._turns)
+            self._apart_count += 1
             for account_id in slot.welcome:
                 self._pools_of[account_id].add(slot.welcome)
         self._welcome_of[slot.node_id, slot.name] = slot.welcome
@@ -273,6 +282,14 @@ class Fleet:
     ) -> list[Candidate]:
         """Of the public slots."""
         return self._find_public(shape).ranked(shape, preference, k, weights=weights, ceiling=ceiling)
+
+    def may_suit(self, shape: Shape, account_ids: Set[AccountId]) -> bool:
+        """Whether there may be a slot, free or busy, for such work of one of these accounts."""
+        return (
+            not self._owned.keys().isdisjoint(account_ids)
+            or not self._pools_of.keys().isdisjoint(account_ids)
+            or self._public.may_suit(shape, ceiling=shape.ceiling_microcredits_per_hour)
+        )
 
     def count_feasible(self, shape: Shape, *, ceiling: int | None = None, limit: int | None = None) -> int:
         """How many public slots are free and pass every gate; with a limit, counting ends there."""

@@ -9,12 +9,13 @@ the fleet: the caller brings heads from the database, and time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
 from computepool.core.ids import AccountId, JobId, NodeId, ShapeId
 from computepool.core.jobs.order import PriorityClass
+from computepool.core.placement.outlook import Outlook, Runs
 from computepool.core.placement.pools import Fleet
 from computepool.core.placement.scorers import Candidate
 from computepool.core.placement.shape import Shape
@@ -89,7 +90,6 @@ class Share(Protocol):
 # How much better a free slot of another hub is for this shape and wish than this candidate, for which slice of which
 # account; 0: none.
 GapElsewhere = Callable[[Shape, Preference, Candidate, tuple[JobId, int], AccountId], float]
-Runs = Mapping[ShapeId, Mapping[PriorityClass, Set[AccountId]]]
 
 
 class Round:
@@ -108,12 +108,14 @@ class Round:
         is_aside: Callable[[tuple[JobId, int]], bool] = lambda _: False,
         find_count: Callable[[Run], int | None] = lambda _: None,
         crowded: bool = False,
+        outlook: Outlook | None = None,
     ) -> None:
         """`is_aside` names slices that get nothing for the moment; `find_count` tells how many a run has, if that is
         known: whoever is served first has often little, and to find that out each time would take a look. One more is
         asked for than there should be. Where it is `crowded`, others take from the same queue and have often taken
         what was there: a round with many slots to fill asks for spare ones from the beginning, and counts are not
-        doubted, because what is asked for is kept from the others meanwhile."""
+        doubted, because what is asked for is kept from the others meanwhile. The `outlook` remembers from round to
+        round which shapes fit nowhere."""
         self._fleet = fleet
         self._shapes = shapes
         self._runs = runs
@@ -125,7 +127,7 @@ class Round:
         self._find_count = find_count
         self._crowded = crowded
         # Shapes that ask for the same, the most demanding first.
-        self._levels = _group_by_demand(runs, shapes)
+        self._levels = _group_by_demand((outlook or Outlook()).list_hopeful(fleet, shapes, runs), shapes)
         # Runs with nothing more to look at in this round, how far others were looked into, what was placed of them.
         self._closed: set[Run] = set()
         self._looked: Counter[Run] = Counter()
@@ -168,6 +170,8 @@ class Round:
         feasible = {id: count for id in level if (count := self._count_feasible(id, room))}
         # Whoever has slots of their own, or of a pool, may find there what nobody else is given.
         apart = self._count_apart([id for id in level if id not in feasible], room)
+        if not feasible and not apart:
+            return {}
         open_runs = self._list_open(level if apart else feasible, feasible, apart)
         # As many as the shape with most slots could use: shapes may fit the same slots. The next look takes more.
         count = max((feasible.get(run.shape_id, 0) for run in open_runs), default=0)
@@ -366,9 +370,9 @@ def patience_seconds(gap: float) -> float:
     return ELSEWHERE_SECONDS_MIN + (ELSEWHERE_SECONDS_MAX - ELSEWHERE_SECONDS_MIN) * min(1.0, gap)
 
 
-def _group_by_demand(runs: Runs, shapes: Mapping[ShapeId, Shape]) -> list[list[ShapeId]]:
+def _group_by_demand(shape_ids: Iterable[ShapeId], shapes: Mapping[ShapeId, Shape]) -> list[list[ShapeId]]:
     levels: dict[tuple[int, int, int], list[ShapeId]] = {}
-    for shape_id in runs:
+    for shape_id in shape_ids:
         levels.setdefault(demand(shapes[shape_id]), []).append(shape_id)
     return [levels[level] for level in sorted(levels, reverse=True)]
 

@@ -13,6 +13,7 @@ from computepool.core.ids import AccountId, ShapeId
 from computepool.core.jobs.order import PriorityClass
 from computepool.core.placement.checks import find_gate_refusal
 from computepool.core.placement.fronts import Fronts
+from computepool.core.placement.outlook import Outlook
 from computepool.core.placement.rounds import Head, Round, Run
 from computepool.core.placement.shape import Shape
 from computepool.core.placement.slot import Slot
@@ -23,11 +24,24 @@ VERDICTS_MAX = 10_000
 SHAPES_MAX = 50_000
 
 
+class _Verdict:
+    """What is known of a slot: a shape that waited and fits it; that none does which began to wait until then."""
+
+    __slots__ = ("fits", "fits_begun", "refused_until")
+
+    def __init__(self) -> None:
+        self.fits: ShapeId | None = None
+        self.fits_begun = 0
+        self.refused_until = 0
+
+
 class Backlog:
     def __init__(self) -> None:
         # By shape and class: the accounts that wait.
         self.runs: dict[ShapeId, dict[PriorityClass, set[AccountId]]] = {}
         self.shapes: dict[ShapeId, Shape] = {}
+        # Which of these no slot here could run.
+        self.outlook = Outlook()
         self._shapes_of: defaultdict[AccountId, Counter[ShapeId]] = defaultdict(Counter)
         self._noted: dict[Run, int] = {}
         # How many slices a run has, where this hub has queued or seen all of them. Others may have taken some; a look
@@ -38,7 +52,9 @@ class Backlog:
         self._forgotten_at = 0
         # Grows with everything that is noted; whoever looked before a note must not undo it.
         self._clock = 0
-        self._verdicts: dict[Slot, bool] = {}
+        # When each shape began to wait, and of slots which shapes were found not to fit, or to.
+        self._begun: dict[ShapeId, int] = {}
+        self._verdicts: dict[Slot, _Verdict] = {}
 
     def __len__(self) -> int:
         return len(self._noted)
@@ -130,9 +146,19 @@ class Backlog:
         if verdict is None:
             if len(self._verdicts) >= VERDICTS_MAX:
                 self._verdicts.clear()
-            verdict = any(self._fits(id, slot) for id in self.runs)
-            self._verdicts[slot] = verdict
-        return verdict
+            verdict = self._verdicts[slot] = _Verdict()
+        if verdict.fits is not None and self._begun.get(verdict.fits) == verdict.fits_begun:
+            return True
+        # Shapes come and go, and stand in the order in which they came: those that are new are looked at.
+        for shape_id in reversed(self.runs):
+            begun = self._begun[shape_id]
+            if begun <= verdict.refused_until:
+                break
+            if self._fits(shape_id, slot):
+                verdict.fits, verdict.fits_begun = shape_id, begun
+                return True
+        verdict.refused_until = self._clock
+        return False
 
     def _fits(self, shape_id: ShapeId, slot: Slot) -> bool:
         """As far as anybody's work goes."""
@@ -142,8 +168,9 @@ class Backlog:
         return any(accounts & welcome for accounts in self.runs[shape_id].values())
 
     def _add(self, run: Run) -> None:
+        self.outlook.forget(run.shape_id)
         if run.shape_id not in self.runs:
-            self._verdicts.clear()
+            self._begun[run.shape_id] = self._clock
         self.runs.setdefault(run.shape_id, {}).setdefault(run.priority_class, set()).add(run.account_id)
         shapes = self._shapes_of[run.account_id]
         shapes[run.shape_id] += 1
@@ -157,8 +184,8 @@ class Backlog:
         if not classes[run.priority_class]:
             del classes[run.priority_class]
         if not classes:
-            del self.runs[run.shape_id]
-            self._verdicts.clear()
+            del self.runs[run.shape_id], self._begun[run.shape_id]
+            self.outlook.forget(run.shape_id)
         shapes = self._shapes_of[run.account_id]
         shapes[run.shape_id] -= 1
         if not shapes[run.shape_id]:

@@ -253,6 +253,7 @@ class Rounds:
             is_aside=self._stubborn.is_aside,
             find_count=self._backlog.find_count,
             crowded=not self._elsewhere.alone,
+            outlook=self._backlog.outlook,
         )
         return round_ if round_.list_takes() else None
 
