@@ -25,6 +25,7 @@ from computepool.hub.store import attempts as attempt_store
 from computepool.hub.store import keys as key_store
 from computepool.hub.store import nodes as node_store
 from computepool.hub.store.connect import Pool
+from computepool.hub.store.ids import to_driver_id
 
 log = logging.getLogger("computepool.callers")
 
@@ -188,7 +189,7 @@ class Callers:
         if known is not None and known[0] > clock.unix_seconds():
             return known[1]
         claims = self._keyring.verify(token, typ=NODE_TOKEN_TYPE, audience=str(self._keyring.hub_id))
-        node_id = NodeId(UUID(claims["sub"]))
+        node_id = NodeId(to_driver_id(UUID(claims["sub"])))
         if len(self._tokens) >= NODES_REMEMBERED_MAX:
             self._tokens.clear()
         self._tokens[digest] = (claims["exp"], node_id)

@@ -32,6 +32,7 @@ from computepool.hub.store import jobs as job_store
 from computepool.hub.store import slices as slice_store
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Connection, Pool
+from computepool.hub.store.ids import new_id
 from computepool.hub.store.pooler import is_transactional
 from computepool.hub.store.slices import SliceKey
 from computepool.wire.attempts import Assignment, HostOrder, NextAnswer, RunOrder
@@ -270,7 +271,7 @@ class Leases:
         else:
             slice_price = self.prices.price_slice(candidate, order.slice_price, account_id)
         return Grant(
-            AttemptId(entropy.new_id()),
+            AttemptId(new_id()),
             account_id,
             job_id,
             slice_index,

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from computepool import entropy
 from computepool.core.errors import ComputePoolError, InvalidRequest, StaleLease
 from computepool.core.ids import AccountId, AttemptId, NodeId
 from computepool.core.jobs.cause import REPORTABLE
@@ -20,6 +19,7 @@ from computepool.hub.services.keyring import Keyring
 from computepool.hub.store import artifacts as artifact_store
 from computepool.hub.store.attempts import ReceiptRow, ReportRow
 from computepool.hub.store.connect import Connection
+from computepool.hub.store.ids import new_id, to_driver_id
 from computepool.wire.attempts import Completion
 from computepool.wire.jobs import OutputFile
 
@@ -40,10 +40,7 @@ class Report(NamedTuple):
     sha256: bytes
     # The signed statement that covers it, shared by all reports of one call.
     receipt: ReceiptRow | None
-
-    @property
-    def attempt_id(self) -> AttemptId:
-        return AttemptId(self.completion.attempt_id)
+    attempt_id: AttemptId
 
 
 def check_completions(
@@ -59,7 +56,7 @@ def check_completions(
     succeeded = any(completion.cause is None for completion in completions)
     if succeeded and receipt.count(".") != 2:
         raise InvalidRequest("A result needs a receipt: a JWT signed by the node; see the protocol page.")
-    row = ReceiptRow(entropy.new_id(), caller.node_id, receipt) if succeeded else None
+    row = ReceiptRow(new_id(), caller.node_id, receipt) if succeeded else None
     return [_check_completion(keyring, caller, completion, row) for completion in completions]
 
 
@@ -67,13 +64,14 @@ def _check_completion(
     keyring: Keyring, caller: NodeCaller, completion: Completion, receipt: ReceiptRow | None
 ) -> Report | ComputePoolError:
     # A forged secret and another node's attempt look the same from outside.
-    if not keyring.is_lease_secret(AttemptId(completion.attempt_id), completion.lease_secret):
+    attempt_id = AttemptId(to_driver_id(completion.attempt_id))
+    if not keyring.is_lease_secret(attempt_id, completion.lease_secret):
         return StaleLease("This node holds no such lease. Forget the attempt.")
     fault = _find_fault(completion)
     if fault is not None:
         return InvalidRequest(fault)
     kept = receipt if completion.cause is None else None
-    return Report(caller.node_id, caller.account_id, completion, _digest(completion), kept)
+    return Report(caller.node_id, caller.account_id, completion, _digest(completion), kept, attempt_id)
 
 
 async def list_outputs(

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from computepool import clock, entropy
+from computepool import clock
 from computepool.core.errors import (
     ComputePoolError,
     Forbidden,
@@ -50,6 +50,7 @@ from computepool.hub.store import ledger
 from computepool.hub.store import shapes as shape_store
 from computepool.hub.store.attempts import Grant
 from computepool.hub.store.connect import Connection, Pool
+from computepool.hub.store.ids import new_id
 from computepool.hub.store.jobs import IdempotencyRow, Inserted, Job, NewJob
 from computepool.wire import jobs as wire
 
@@ -300,7 +301,7 @@ class Submissions:
 
     def _to_new_job(self, submission: Submission) -> NewJob:
         spec, request = submission.spec, submission.request
-        job_id = JobId(entropy.new_id())
+        job_id = JobId(new_id())
         raw = msgspec.json.encode(request)
         return NewJob(
             id=job_id,
